@@ -71,7 +71,7 @@ class ClassPrior:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """One engine's settings. The default is what a worker without any document does: generation 0, SVF, admission Off."""
+    """One engine's settings. The default is what a worker without a document does: generation 0, SVF, admission Off."""
 
     generation: int = 0
     policy: Policy = "SVF"

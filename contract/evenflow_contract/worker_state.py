@@ -1,4 +1,4 @@
-"""What a worker answers: its state, and the lengths it has observed (design §6). Read by the operator, so read strictly."""
+"""What a worker answers: its state, and the lengths it has observed (design §6)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ MAX_DISTINCT_LENGTHS = 20_000
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """`scheduler` is `evenflow`, or `stock` with a `reason` after a fallback. Tokens, iterations and requests are counts."""
+    """`scheduler` is `evenflow`, or `stock` with a `reason` after a fallback. All numbers are counts or tokens."""
 
     applied_generation: int
     config_hash: str
@@ -106,8 +106,9 @@ class WorkerLengths:
 
     @staticmethod
     def parse(document: str | bytes | Mapping[str, Any]) -> "WorkerLengths":
-        is_text = isinstance(document, str | bytes)
-        reader = ObjectReader(parse_json(document, max_bytes=MAX_LENGTHS_BYTES) if is_text else document)
+        if isinstance(document, str | bytes):
+            document = parse_json(document, max_bytes=MAX_LENGTHS_BYTES)
+        reader = ObjectReader(document)
         check_version(reader, VERSION)
         classes: dict[str, ClassLengths] = {}
         for name, value in reader.mapping("classes", max_items=MAX_CLASSES + 1).items():
