@@ -1,0 +1,122 @@
+"""Everything that one decision about one pool may look at: frozen, complete, and taken at one moment.
+
+The engine gathers a `Snapshot`; `decide` turns it into a `Plan`. Times are seconds since the epoch, lengths tokens.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from evenflow_contract.worker_config import WorkerConfig
+from evenflow_contract.worker_state import WorkerLengths, WorkerState
+from evenflow_operator.api.pool import LLMServingPool
+from evenflow_operator.core.memory import PoolMemory
+
+PodPhase = Literal["Pending", "Running", "Succeeded", "Failed", "Unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class PodView:
+    """What the operator keeps of a pod: a few fields, never the whole object."""
+
+    name: str
+    uid: str
+    resource_version: str
+    phase: PodPhase
+    ready: bool
+    created_at: float
+    slot: int | None
+    """None when the slot label is missing or no number: such a pod is never counted and never touched."""
+    revision: str
+    attempt: int
+    serving: bool
+    classes: frozenset[str]
+    owner_uid: str | None
+    """uid of the controller owner; None for an orphan, which is adopted if its revision matches."""
+    deleting: bool = False
+    ready_since: float | None = None
+    node: str | None = None
+    ip: str | None = None
+    template_version: str | None = None
+    worker_config: WorkerConfig | None = None
+    """The annotation's document; None when it is absent or malformed (`config_problem` then says why)."""
+    config_problem: str | None = None
+    drain_started: float | None = None
+    drain_reason: str | None = None
+    unschedulable: str | None = None
+    """The scheduler's message while the pod cannot be placed (`Insufficient nvidia.com/gpu`)."""
+    waiting_reason: str | None = None
+    """Reason of a waiting container: `CrashLoopBackOff`, `ImagePullBackOff`, …"""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceView:
+    name: str
+    uid: str
+    resource_version: str
+    owner_uid: str | None
+    pool: str | None
+    traffic_class: str | None
+    selector: Mapping[str, str]
+    ports: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCounters:
+    """One engine's series at one moment. Every field may be None: an absent or NaN series is never zero.
+
+    Counters are cumulative since the engine's start; `kv_peak_ratio` is the peak KV use (0–1) over the last window.
+    """
+
+    evictions: float | None = None
+    admitted: float | None = None
+    completed: float | None = None
+    iterations: float | None = None
+    recomputed_tokens: float | None = None
+    generated_tokens: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    kv_peak_ratio: float | None = None
+    kv_capacity_tokens: float | None = None
+    applied_generation: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The newest that is known of one pod's engine; keyed by pod uid, so that a deleted pod's series counts for nobody."""
+
+    taken_at: float
+    """When the sample was true, not when it was fetched; its age is judged against `metrics.staleAfterSeconds`."""
+    source: Literal["Scrape", "Prometheus"]
+    counters: EngineCounters | None = None
+    state: WorkerState | None = None
+    lengths: WorkerLengths | None = None
+    problem: str | None = None
+    """Why there are no counters (timeout, HTTP status, NaN): one short line for the condition's message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    now: float
+    namespace: str
+    name: str
+    uid: str
+    generation: int
+    pool: LLMServingPool | None
+    """None when the spec cannot be read; `spec_problem` then says why, and the last good settings stay."""
+    spec_problem: str | None
+    pods: tuple[PodView, ...]
+    services: tuple[ServiceView, ...]
+    """Services that carry this pool's label, and any other Service that stands on a name this pool needs."""
+    routable: frozenset[str]
+    """uids of pods that stand as ready endpoints in the pool's EndpointSlices."""
+    readings: Mapping[str, Reading]
+    memory: PoolMemory
+    lost_nodes: frozenset[str] = frozenset()
+    unsettled_slots: frozenset[int] = frozenset()
+    """Slots with an own create or delete that the cache does not show yet: nothing is decided for them."""
+    metrics_source_problem: str | None = None
+    """Why the source as a whole failed (Prometheus down): holds caps, and shows in MetricsAvailable."""
+    extra: Mapping[str, str] = field(default_factory=dict)
+    """Operator-level facts shown in messages: default worker image, source name."""
