@@ -1,0 +1,52 @@
+# `make help` lists the targets.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo demo-quick test check lint types unit generate bench clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# Reinstalled only when the list of dependencies changed: seconds otherwise.
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "evenflow needs Python 3.11 or newer (found: $$($(PYTHON) --version))" >&2; exit 2; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing evenflow and its dependencies into $(VENV) (a minute or two, once)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-warn-script-location --editable '.[operator,worker,devcluster,plot,dev]'
+	@touch $@
+
+setup: $(STAMP) ## Install everything into .venv (seconds when nothing changed)
+
+demo: setup ## Replay a production trace on this computer, before and after Evenflow
+	@$(BIN)/evenflow demo $(ARGS)
+
+demo-quick: setup ## The same in about a minute
+	@$(BIN)/evenflow demo --quick $(ARGS)
+
+test: setup ## Install and run every test; ends with what was exercised and what was not
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
+	@$(BIN)/pytest $(ARGS)
+
+check: setup lint types unit ## The fast loop: lint, types, unit tests (under a minute)
+
+lint: setup ## Ruff and the import contracts
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+
+types: setup ## mypy, strict
+	@$(BIN)/mypy
+
+unit: setup ## The tests that start no processes
+	@$(BIN)/pytest -m 'not cluster and not slow' $(ARGS)
+
+generate: setup ## Write the generated files (the CRD); CI fails when they drift
+	@$(BIN)/evenflow crd > crds/serving.evenflow.dev_llmservingpools.yaml
+
+bench: setup ## Run the benchmarks; bench/README.md explains each
+	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean: ## Remove what setup and the tests made
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache evenflow.egg-info

@@ -1,0 +1,105 @@
+"""The one console command. Every command imports what it needs when it runs, so that `--help` stays instant and a
+missing extra breaks only the commands that need it."""
+
+import importlib
+import sys
+from enum import StrEnum
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="evenflow",
+    help="Keeps a fleet of LLM servers flowing evenly.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+cluster_app = typer.Typer(help="A Kubernetes cluster on this computer: no container engine, no GPU.", no_args_is_help=True)
+app.add_typer(cluster_app, name="cluster")
+
+PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="What to print on standard output.")]
+ClusterName = Annotated[str, typer.Option("--name", help="Which cluster.", metavar="NAME")]
+
+
+def _command(module: str, extra: str) -> ModuleType:
+    try:
+        return importlib.import_module(f"evenflow_cli.{module}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("evenflow"):
+            raise
+        typer.echo(f"evenflow: {error.name} is not installed; run: pip install 'evenflow[{extra}]'", err=True)
+        raise typer.Exit(2) from None
+
+
+@app.command()
+def lint(
+    file: Annotated[Path, typer.Argument(help="YAML with LLMServingPools; - reads standard input.", allow_dash=True)],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Check pool manifests: one line per mistake, with the field and the remedy. Exit status 1 if there is one."""
+    raise typer.Exit(_command("lint", "operator").lint_command(file, output.value))
+
+
+@app.command()
+def crd() -> None:
+    """Print the CustomResourceDefinition, byte for byte the file that is shipped in crds/."""
+    raise typer.Exit(_command("crd", "operator").crd_command())
+
+
+@app.command(context_settings=PASS_THROUGH)
+def engine(context: typer.Context) -> None:
+    """Start one simulated engine: an OpenAI-compatible server with vLLM's memory behaviour, without a GPU."""
+    raise typer.Exit(_command("engine", "worker").engine_command(context.args))
+
+
+@app.command(context_settings=PASS_THROUGH)
+def operator(context: typer.Context) -> None:
+    """Run the operator against a cluster."""
+    raise typer.Exit(_command("operator", "operator").operator_command(context.args))
+
+
+@app.command(context_settings=PASS_THROUGH)
+def demo(context: typer.Context) -> None:
+    """Replay a production trace against a pool, before and after Evenflow, on this computer."""
+    raise typer.Exit(_command("demo", "devcluster,plot").demo_command(context.args))
+
+
+@cluster_app.command("up")
+def cluster_up(
+    name: ClusterName = "evenflow",
+    nodes: Annotated[int, typer.Option(help="A100 nodes with 8 GPUs each.", min=1, max=100)] = 2,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground until Ctrl-C.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Start a cluster and leave it running; prints where its kubeconfig is."""
+    raise typer.Exit(_command("cluster", "devcluster").up(name=name, nodes=nodes, foreground=foreground, output=output.value))
+
+
+@cluster_app.command("down")
+def cluster_down(name: ClusterName = "evenflow", output: OutputOption = Output.TABLE) -> None:
+    """Stop a cluster with everything that runs in it, and remove its files."""
+    raise typer.Exit(_command("cluster", "devcluster").down(name=name, output=output.value))
+
+
+@cluster_app.command("status")
+def cluster_status(name: ClusterName = "evenflow", output: OutputOption = Output.TABLE) -> None:
+    """Say whether a cluster runs, and where. Exit status 1 if it doesn't."""
+    raise typer.Exit(_command("cluster", "devcluster").status(name=name, output=output.value))
+
+
+def main() -> None:
+    try:
+        app()
+    except KeyboardInterrupt:
+        sys.exit(130)
