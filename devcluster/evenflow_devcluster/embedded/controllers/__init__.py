@@ -1,0 +1,32 @@
+"""The controllers of the embedded cluster: what kube-scheduler and kube-controller-manager do for Evenflow's pods."""
+
+import asyncio
+from typing import Any
+
+from evenflow_devcluster.embedded.controller_api import ControllerApi
+from evenflow_devcluster.embedded.controllers.disruption import DisruptionController
+from evenflow_devcluster.embedded.controllers.endpoints import EndpointSliceController
+from evenflow_devcluster.embedded.controllers.garbage import GarbageCollector
+from evenflow_devcluster.embedded.controllers.loop import ControlLoop
+from evenflow_devcluster.embedded.controllers.scheduler import Scheduler
+
+
+class Controllers:
+    def __init__(self, api: ControllerApi) -> None:
+        loops: list[ControlLoop[Any]] = [
+            Scheduler(api),
+            EndpointSliceController(api),
+            GarbageCollector(api),
+            DisruptionController(api),
+        ]
+        self._tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def start(api: ControllerApi) -> Controllers:
+    """Start all controllers on the running event loop; they subscribe before they list, so nothing is missed."""
+    return Controllers(api)

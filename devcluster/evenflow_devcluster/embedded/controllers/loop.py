@@ -1,0 +1,78 @@
+"""A level-triggered loop over keys: events only say what to look at again."""
+
+import asyncio
+import contextlib
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS = 0.2
+MAX_RETRIES = 10
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class ControlLoop(ABC, Generic[Key]):
+    """Subclasses say which keys an event touches and bring one key to its desired state.
+
+    A key that fails is tried again a bounded number of times; its next event starts afresh.
+    """
+
+    def __init__(self, api: ControllerApi) -> None:
+        self.api = api
+        self._dirty: dict[Key, None] = {}
+        self._failures: dict[Key, int] = {}
+        self._wake = asyncio.Event()
+
+    @abstractmethod
+    def touched(self, event: StoreEvent) -> list[Key]:
+        """Keys that this write may concern."""
+
+    @abstractmethod
+    def initial(self) -> list[Key]:
+        """Keys to look at when the loop starts."""
+
+    @abstractmethod
+    def reconcile(self, key: Key) -> None:
+        """Bring one key to its desired state; raising asks for another try."""
+
+    def mark(self, keys: list[Key]) -> None:
+        for key in keys:
+            self._dirty[key] = None
+        if keys:
+            self._wake.set()
+
+    async def run(self) -> None:
+        unsubscribe = self.api.subscribe(lambda event: self.mark(self.touched(event)))
+        try:
+            self.mark(self.initial())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                batch, self._dirty = self._dirty, {}
+                for key in batch:
+                    self._try(key)
+                    await asyncio.sleep(0)
+        finally:
+            unsubscribe()
+
+    def _try(self, key: Key) -> None:
+        try:
+            self.reconcile(key)
+        except Exception as error:
+            failures = self._failures.get(key, 0) + 1
+            if failures > MAX_RETRIES:
+                self._failures.pop(key, None)
+                log.exception("%s gives up on %s until its next event", type(self).__name__, key)
+                return
+            self._failures[key] = failures
+            log.debug("%s tries %s again: %s", type(self).__name__, key, error)
+            with contextlib.suppress(RuntimeError):
+                asyncio.get_running_loop().call_later(RETRY_SECONDS * failures, self.mark, [key])
+        else:
+            self._failures.pop(key, None)
