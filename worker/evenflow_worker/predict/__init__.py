@@ -1,0 +1,6 @@
+"""Predictors of output lengths."""
+
+from evenflow_worker.predict.class_prior import ClassPriorPredictor
+from evenflow_worker.predict.protocol import Predictor
+
+__all__ = ["ClassPriorPredictor", "Predictor"]

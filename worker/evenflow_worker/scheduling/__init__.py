@@ -1,0 +1,8 @@
+"""Engine-independent scheduling: what the simulated engine and vLLM share."""
+
+from evenflow_worker.scheduling.bucket import AdmissionBucket
+from evenflow_worker.scheduling.keys import Ordering, QueueKey, predicted_volume
+from evenflow_worker.scheduling.queue import WaitingQueue
+from evenflow_worker.scheduling.victims import sort_running
+
+__all__ = ["AdmissionBucket", "Ordering", "QueueKey", "WaitingQueue", "predicted_volume", "sort_running"]
