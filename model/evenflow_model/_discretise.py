@@ -24,8 +24,9 @@ def lognormal_pmf(
     sigma = math.sqrt(math.log1p(variation * variation))
     location = math.log(mean) - sigma * sigma / 2.0
     # The second moment, which volume needs, lives two sigma further out than the mass does.
-    high = min(limit, math.ceil(math.exp(min(location + (3.5 + 2.0 * sigma) * sigma, 700.0))))
-    low = min(high, max(1, math.floor(math.exp(location - 4.5 * sigma))))
+    reach = max(5.0, 3.5 + 2.0 * sigma)
+    high = min(limit, math.ceil(math.exp(min(location + reach * sigma, 700.0))))
+    low = min(high, max(1, math.floor(math.exp(location - 5.0 * sigma))))
     if high - low < budget:
         lengths = np.arange(low, high + 1)
         edges = (lengths[:-1] + 0.5).tolist()
