@@ -99,7 +99,7 @@ class UniqueItems:
                     raise PydanticCustomError(
                         "duplicate",
                         "{value} stands in the list twice",
-                        {"index": index, "key": self.key or "", "value": str(value)},
+                        {"index": index, "key": self.key or "", "value": value},
                     )
                 seen.add(value)
             return items

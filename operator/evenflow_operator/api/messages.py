@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -27,11 +27,23 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def field_errors(faults: Iterable[ErrorDetails], document: Mapping[str, Any]) -> list[FieldError]:
+def field_errors(faults: Iterable[ErrorDetails]) -> list[FieldError]:
     """One FieldError for each fault."""
-    return [FieldError(path_text(_location(fault)), _message(fault)) for fault in faults] or [
-        FieldError("", f"found {shown(document)}; write an object")
-    ]
+    return [FieldError(path_text(_location(fault)), _message(fault)) for fault in faults]
+
+
+def duplicate_message(value: Any) -> str:
+    return f"found {shown(value)} a second time; rename or remove one of the two"
+
+
+def unrelated(errors: Iterable[FieldError], known: Sequence[FieldError]) -> list[FieldError]:
+    """The errors whose field isn't already known to be at fault, nor a part of it, nor what it is a part of."""
+    return [error for error in errors if not any(_overlap(error.path, other.path) for other in known)]
+
+
+def _overlap(one: str, other: str) -> bool:
+    shorter, longer = sorted((one, other), key=len)
+    return longer.startswith(shorter) and longer[len(shorter) :][:1] in ("", ".", "[")
 
 
 def _location(fault: ErrorDetails) -> Sequence[int | str]:
@@ -53,7 +65,7 @@ def _message(fault: ErrorDetails) -> str:
         case "enum":
             return f"found {shown(found)}; write one of {context['expected']}"
         case "duplicate":
-            return f"{context['value']} stands in the list twice; every entry must differ"
+            return duplicate_message(context["value"])
         case "int_type" | "int_from_float":
             return f"found {shown(found)}; {_integer_remedy(field, found)}"
         case "greater_than_equal":
@@ -93,7 +105,8 @@ def _integer_remedy(field: str, found: Any) -> str:
     if field.endswith("Micro"):
         return f"write whole millionths{example}"
     if field.endswith("Tokens"):
-        return "write a whole number of tokens (bytes aren't tokens: vLLM logs its 'GPU KV cache size' in tokens)"
+        bytes_remark = " (bytes aren't tokens: vLLM logs its GPU KV cache size in tokens)"
+        return f"write a whole number of tokens{example}{bytes_remark if number is None else ''}"
     return f"write a whole number{example}"
 
 
@@ -101,7 +114,7 @@ def _number(field: str, found: Any) -> int | None:
     if isinstance(found, float) and found == found and abs(found) < 1e12:
         if field.endswith("Percent") and 0 < found < 1:
             return round(found * 100)
-        return round(found * 1_000_000) if field.endswith("Micro") else max(round(found), 1)
+        return max(round(found * 1_000_000) if field.endswith("Micro") else round(found), 1)
     match = _QUANTITY.fullmatch(found.strip()) if isinstance(found, str) and len(found) <= 24 else None
     if match is None:
         return None

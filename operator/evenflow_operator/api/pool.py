@@ -7,8 +7,9 @@ from pydantic import Field, ValidationError
 
 from evenflow_operator.api.base import ApiModel
 from evenflow_operator.api.errors import SpecError
-from evenflow_operator.api.messages import field_errors
+from evenflow_operator.api.messages import field_errors, unrelated
 from evenflow_operator.api.names import API_VERSION, KIND
+from evenflow_operator.api.rules import cel_twin, duplicates
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.api.status import LLMServingPoolStatus
 
@@ -51,23 +52,24 @@ class LLMServingPool(ApiModel):
         """Read a pool as the API server stores it; fields that this release doesn't know are ignored.
 
         A status that another release wrote can't make a pool unusable: its parts that can't be read count as absent.
-        Raises SpecError, which names every field at fault.
+        Raises SpecError, which names every field at fault, rules across fields included.
         """
         try:
-            return cls.model_validate(obj, by_alias=True, by_name=False)
+            pool = cls._read(obj)
         except ValidationError as error:
-            unreadable = {str(fault["loc"][1]) for fault in error.errors() if _in_status(fault["loc"])}
-            errors = [fault for fault in error.errors() if not (fault["loc"] and fault["loc"][0] == "status")]
-            if errors:
-                raise SpecError(field_errors(errors, obj)) from None
-        status = obj.get("status")
-        readable = (
-            {key: value for key, value in status.items() if key not in unreadable}
-            if isinstance(status, Mapping) and unreadable
-            else {}
-        )
-        return cls.model_validate({**obj, "status": readable}, by_alias=True, by_name=False)
+            faults = error.errors()
+            serious = [fault for fault in faults if fault["loc"][:1] != ("status",)]
+            if serious:
+                errors = field_errors(serious)
+                raise SpecError([*errors, *unrelated([*duplicates(obj), *cel_twin(obj)], errors)]) from None
+            unreadable = {str(fault["loc"][1]) for fault in faults if len(fault["loc"]) > 1}
+            status = obj["status"] if unreadable else {}
+            pool = cls._read({**obj, "status": {key: part for key, part in status.items() if key not in unreadable}})
+        broken = cel_twin({"metadata": {"name": pool.metadata.name}, "spec": obj["spec"]})
+        if broken:
+            raise SpecError(broken)
+        return pool
 
-
-def _in_status(location: tuple[int | str, ...]) -> bool:
-    return len(location) > 1 and location[0] == "status"
+    @classmethod
+    def _read(cls, obj: Mapping[str, Any]) -> "LLMServingPool":
+        return cls.model_validate(obj, by_alias=True, by_name=False)
