@@ -1,0 +1,238 @@
+"""Raw Kubernetes objects into the small views that the operator keeps.
+
+Pure and tolerant: whatever a field holds, an object either becomes a view or is left out (None); nothing here raises.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, cast, get_args
+
+from evenflow_contract import labels
+from evenflow_contract.errors import ContractError
+from evenflow_contract.worker_config import WorkerConfig
+from evenflow_operator.api.errors import SpecError
+from evenflow_operator.api.pool import LLMServingPool
+from evenflow_operator.core.snapshot import PodPhase, PodView, ServiceView
+from evenflow_operator.ports import Identity, NodeRecord, PodRecord, PoolRecord, ServiceRecord, SliceRecord
+
+MAX_SLOT = 1_000_000
+_PHASES = frozenset(get_args(PodPhase))
+_EMPTY: Mapping[str, Any] = {}
+
+
+def pool_record(obj: Any) -> PoolRecord | None:
+    meta = _mapping(obj, "metadata")
+    uid, name, namespace = _text(meta, "uid"), _text(meta, "name"), _text(meta, "namespace")
+    if not (uid and name and namespace):
+        return None
+    pool, problem = None, None
+    document = {
+        "apiVersion": obj.get("apiVersion"),
+        "kind": obj.get("kind"),
+        "metadata": {"name": name, "namespace": namespace, "uid": uid, "generation": _int(meta.get("generation"), 1)},
+        "spec": obj.get("spec"),
+    }
+    try:
+        pool = LLMServingPool.parse(document)
+    except SpecError as error:
+        problem = str(error)
+    except (ValueError, TypeError, RecursionError) as error:
+        problem = f"spec: cannot be read ({type(error).__name__}); apply it again"
+    return PoolRecord(
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        resource_version=_text(meta, "resourceVersion"),
+        generation=_int(meta.get("generation"), 1),
+        deleting=bool(meta.get("deletionTimestamp")),
+        pool=pool,
+        problem=problem,
+    )
+
+
+def pod_record(obj: Any) -> PodRecord | None:
+    meta = _mapping(obj, "metadata")
+    namespace, pool = _text(meta, "namespace"), _text(_mapping(meta, "labels"), labels.POOL)
+    view = pod_view(obj)
+    return PodRecord(namespace, pool, view) if view and namespace and pool else None
+
+
+def pod_view(obj: Any) -> PodView | None:
+    meta = _mapping(obj, "metadata")
+    uid, name = _text(meta, "uid"), _text(meta, "name")
+    if not (uid and name):
+        return None
+    tags, notes = _mapping(meta, "labels"), _mapping(meta, "annotations")
+    status = _mapping(obj, "status")
+    ready = _condition(status, "Ready")
+    scheduled = _condition(status, "PodScheduled")
+    config, config_problem = _worker_config(notes.get(labels.WORKER_CONFIG))
+    waiting, restarts = _containers(status)
+    phase = _text(status, "phase")
+    return PodView(
+        name=name,
+        uid=uid,
+        resource_version=_text(meta, "resourceVersion"),
+        phase=cast(PodPhase, phase) if phase in _PHASES else "Pending" if not phase else "Unknown",
+        ready=ready.get("status") == "True",
+        created_at=_time(meta.get("creationTimestamp")) or 0.0,
+        slot=_slot(tags.get(labels.SLOT)),
+        revision=_text(tags, labels.REVISION),
+        attempt=_digits(tags.get(labels.ATTEMPT)) or 0,
+        serving=tags.get(labels.SERVING) == labels.TRUE,
+        classes=labels.classes_of({key: value for key, value in tags.items() if isinstance(key, str)}),
+        owner_uid=_controller_uid(meta),
+        deleting=bool(meta.get("deletionTimestamp")),
+        ready_since=_time(ready.get("lastTransitionTime")) if ready.get("status") == "True" else None,
+        node=_text(_mapping(obj, "spec"), "nodeName") or None,
+        ip=_text(status, "podIP") or None,
+        template_version=_text(notes, labels.TEMPLATE_VERSION) or None,
+        worker_config=config,
+        config_problem=config_problem,
+        drain_started=_time(notes.get(labels.DRAIN_STARTED)),
+        drain_reason=_text(notes, labels.DRAIN_REASON) or None,
+        unschedulable=_unschedulable(scheduled),
+        waiting_reason=waiting,
+        restarts=restarts,
+    )
+
+
+def service_record(obj: Any) -> ServiceRecord | None:
+    namespace = _text(_mapping(obj, "metadata"), "namespace")
+    view = service_view(obj)
+    return ServiceRecord(namespace, view) if view and namespace else None
+
+
+def service_view(obj: Any) -> ServiceView | None:
+    meta, spec = _mapping(obj, "metadata"), _mapping(obj, "spec")
+    uid, name = _text(meta, "uid"), _text(meta, "name")
+    if not (uid and name):
+        return None
+    tags = _mapping(meta, "labels")
+    ports = [
+        (_text(port, "name"), _int(port.get("port"), 0))
+        for port in _sequence(spec, "ports")
+        if isinstance(port, Mapping)
+    ]
+    return ServiceView(
+        name=name,
+        uid=uid,
+        resource_version=_text(meta, "resourceVersion"),
+        owner_uid=_controller_uid(meta),
+        pool=_text(tags, labels.POOL) or None,
+        traffic_class=_text(tags, labels.TRAFFIC_CLASS) or None,
+        selector={str(key): str(value) for key, value in _mapping(spec, "selector").items()},
+        ports=tuple(ports),
+    )
+
+
+def slice_record(obj: Any) -> SliceRecord | None:
+    meta = _mapping(obj, "metadata")
+    uid, name, namespace = _text(meta, "uid"), _text(meta, "name"), _text(meta, "namespace")
+    pool = _text(_mapping(meta, "labels"), labels.POOL)
+    if not (uid and name and namespace and pool):
+        return None
+    ready = set()
+    for endpoint in _sequence(obj, "endpoints"):
+        # The API says that an absent `ready` is to be read as true.
+        if isinstance(endpoint, Mapping) and _mapping(endpoint, "conditions").get("ready") in (None, True):
+            ready.add(_text(_mapping(endpoint, "targetRef"), "uid"))
+    return SliceRecord(namespace, name, uid, _text(meta, "resourceVersion"), pool, frozenset(ready - {""}))
+
+
+def node_record(obj: Any) -> NodeRecord | None:
+    meta = _mapping(obj, "metadata")
+    uid, name = _text(meta, "uid"), _text(meta, "name")
+    if not (uid and name):
+        return None
+    taints = {_text(taint, "key") for taint in _sequence(_mapping(obj, "spec"), "taints")}
+    ready = _condition(_mapping(obj, "status"), "Ready").get("status")
+    lost = ready == "Unknown" or not taints.isdisjoint(
+        {"node.kubernetes.io/unreachable", "node.kubernetes.io/out-of-service"}
+    )
+    return NodeRecord(name, uid, lost)
+
+
+def identity(obj: Any) -> Identity | None:
+    meta = _mapping(obj, "metadata")
+    uid, name = _text(meta, "uid"), _text(meta, "name")
+    return Identity(_text(meta, "namespace"), name, uid) if uid and name else None
+
+
+def _mapping(obj: Any, key: str) -> Mapping[str, Any]:
+    value = obj.get(key) if isinstance(obj, Mapping) else None
+    return value if isinstance(value, Mapping) else _EMPTY
+
+
+def _sequence(obj: Any, key: str) -> list[Any]:
+    value = obj.get(key) if isinstance(obj, Mapping) else None
+    return value if isinstance(value, list) else []
+
+
+def _text(obj: Any, key: str) -> str:
+    value = obj.get(key) if isinstance(obj, Mapping) else None
+    return value if isinstance(value, str) else ""
+
+
+def _int(value: Any, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _digits(value: Any) -> int | None:
+    plain = isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 9
+    return int(value) if plain else None
+
+
+def _slot(value: Any) -> int | None:
+    slot = _digits(value)
+    return slot if slot is not None and slot <= MAX_SLOT and str(slot) == value else None
+
+
+def _time(value: Any) -> float | None:
+    if not isinstance(value, str) or len(value) > 40:
+        return None
+    try:
+        moment = datetime.fromisoformat(value)
+        return moment.timestamp() if moment.tzinfo is not None else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    for condition in _sequence(status, "conditions"):
+        if isinstance(condition, Mapping) and condition.get("type") == kind:
+            return condition
+    return _EMPTY
+
+
+def _unschedulable(scheduled: Mapping[str, Any]) -> str | None:
+    if scheduled.get("status") != "False":
+        return None
+    return _text(scheduled, "message")[:512] or _text(scheduled, "reason")[:128] or "Unschedulable"
+
+
+def _controller_uid(meta: Mapping[str, Any]) -> str | None:
+    for owner in _sequence(meta, "ownerReferences"):
+        if isinstance(owner, Mapping) and owner.get("controller") is True:
+            return _text(owner, "uid") or None
+    return None
+
+
+def _worker_config(document: Any) -> tuple[WorkerConfig | None, str | None]:
+    if document is None:
+        return None, None
+    try:
+        return WorkerConfig.parse(str(document)), None
+    except ContractError as error:
+        return None, str(error)[:512]
+
+
+def _containers(status: Mapping[str, Any]) -> tuple[str | None, int]:
+    waiting, restarts = None, 0
+    for key in ("containerStatuses", "initContainerStatuses"):
+        for container in _sequence(status, key):
+            reason = _text(_mapping(_mapping(container, "state"), "waiting"), "reason")
+            waiting = waiting or reason or None
+            if key == "containerStatuses" and isinstance(container, Mapping):
+                restarts += max(0, _int(container.get("restartCount"), 0))
+    return waiting, restarts
