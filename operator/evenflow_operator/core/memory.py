@@ -1,11 +1,13 @@
 """What the operator remembers of a pool between two decisions.
 
-All of it may be lost at any moment: `restore` rebuilds what matters from the status and the pods' annotations.
+All of it may be lost at any moment: `restore` (core.restore) rebuilds what matters from the status and the pods.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from evenflow_operator.core.aimd import AimdState
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,12 +16,88 @@ class SlotBackoff:
 
     failures: int
     until: float
+    pod_uid: str = ""
+    """The failed pod that was counted last, so that no pod counts twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapState:
+    """The cap controller of one pod. Its cap is a multiple of x* whatever the unit."""
+
+    aimd: AimdState
+    seen_at: float = 0.0
+    """`taken_at` of the newest reading that was looked at: every sample counts once."""
+    iterations: float | None = None
+    raised_at: float = 0.0
+    wide: bool = True
+    """The regime that set the watermark: wide lengths (5 %) or tiers (1 %)."""
+    reason: str = ""
+    """Why the last step did what it did (core.aimd), or why there was none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Whether a pod's engine iterates while requests wait."""
+
+    iterations: float
+    since: float
+    """When the count was first seen with requests waiting."""
+    seen_at: float
+    samples: int
+    stalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """One pod's counters where the window began, and the figures of the last whole window."""
+
+    began_at: float
+    evictions: float
+    completed: float
+    recomputed: float
+    generated: float
+    seen_at: float
+    evicted: float | None = None
+    """Evictions, completions, recomputed and generated tokens within the last whole window; None before its end."""
+    finished: float | None = None
+    recomputed_tokens: float | None = None
+    generated_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedClass:
+    """Lengths of one class's completed requests over the whole pool (tokens); `weight` is the decayed count."""
+
+    completed: int
+    weight: float
+    prompt_tokens: float
+    output_tokens: float
+    histogram: tuple[tuple[int, float], ...]
+    """Output lengths and their shares, quantised so that noise doesn't make a new law."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMemory:
+    slots: frozenset[int] = frozenset()
+    """The numbers of the pool's slots, those that no pod fills included."""
+    placement: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     backoff: Mapping[int, SlotBackoff] = field(default_factory=dict)
-    caps: Mapping[str, Any] = field(default_factory=dict)
-    """Per pod uid: the state of its cap controller (core.caps)."""
+    caps: Mapping[str, CapState] = field(default_factory=dict)
+    """Per pod uid, as the next three."""
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+    rates: Mapping[str, Rates] = field(default_factory=dict)
+    pushed_at: Mapping[str, float] = field(default_factory=dict)
+    observed: Mapping[str, ObservedClass] = field(default_factory=dict)
+    """Observed lengths by class, renewed at most once a minute."""
+    observed_at: float = 0.0
+    decisions: tuple[Mapping[str, Any], ...] = ()
+    """The last decisions as `status.decisions` has them, oldest first."""
+    conditions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Per condition type: status and lastTransitionTime."""
     written_status: Mapping[str, Any] = field(default_factory=dict)
+    """The status that the last plan asked to write; empty when it is unknown what stands there."""
     status_written_at: float = 0.0
+
+    def status_lost(self) -> "PoolMemory":
+        """To be kept instead when writing the plan's status failed: the next plan writes a whole one."""
+        return replace(self, written_status={}, status_written_at=0.0)

@@ -96,5 +96,6 @@ class Plan:
     status: Mapping[str, Any] | None
     """The whole status to write, or None when what stands there is still true (or the minute has not passed)."""
     memory: PoolMemory
+    """Keep it as it is, or `memory.status_lost()` when writing the status failed."""
     requeue_after: float | None
     """Seconds until this pool must be looked at again even if nothing changes; None: only on an event."""

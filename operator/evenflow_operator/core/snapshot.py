@@ -118,5 +118,9 @@ class Snapshot:
     """Slots with an own create or delete that the cache does not show yet: nothing is decided for them."""
     metrics_source_problem: str | None = None
     """Why the source as a whole failed (Prometheus down): holds caps, and shows in MetricsAvailable."""
+    create_refusals: Mapping[int, str] = field(default_factory=dict)
+    """Slots whose last create the API server refused (quota, admission, permissions), with its message."""
+    admin_token_problem: str | None = None
+    """Why the Secret of `adminTokenSecretRef` can't be read; None when it can or there is none."""
     extra: Mapping[str, str] = field(default_factory=dict)
-    """Operator-level facts shown in messages: default worker image, source name."""
+    """Operator-level facts: `simulated_image`, `worker_image`, `metrics_source`, `admin_write` (`open` or absent)."""
