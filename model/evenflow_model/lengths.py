@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Self
 
 import numpy as np
@@ -24,7 +25,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
-@dataclass(frozen=True, init=False, eq=False, slots=True)
+@dataclass(frozen=True, init=False, eq=False, repr=False, slots=True)
 class LengthMix:
     """Shares of (prompt, output) lengths among a pod's requests; immutable, hashable by value.
 
@@ -136,6 +137,11 @@ class LengthMix:
         limit = check_int("max_output", max_output, 1, MAX_TOKENS)
         capped = np.minimum(self.outputs, limit)
         return LengthMix(zip(self.shares.tolist(), self.prompts.tolist(), capped.tolist(), strict=True))
+
+    def __repr__(self) -> str:
+        rows = zip(self.shares.tolist(), self.prompts.tolist(), self.outputs.tolist(), strict=True)
+        shown = ", ".join(f"({share:.4g}, {prompt:g}, {output})" for share, prompt, output in islice(rows, 6))
+        return f"LengthMix([{shown}{', …' if len(self) > 6 else ''}])"
 
     def __eq__(self, other: object) -> bool:
         return self._key == other._key if isinstance(other, LengthMix) else NotImplemented

@@ -1,5 +1,6 @@
 import json
 import math
+import pickle
 from fractions import Fraction
 from pathlib import Path
 
@@ -102,6 +103,16 @@ def test_rows_merge_and_equality_is_by_value():
     lengths, masses = LengthMix([(1, 5, 10), (1, 7, 10), (2, 5, 20)]).output_pmf()
     assert lengths.tolist() == [10, 20]
     assert masses.tolist() == [0.5, 0.5]
+
+
+def test_repr_is_short():
+    assert repr(equal(10, 20)) == "LengthMix([(0.5, 512, 10), (0.5, 512, 20)])"
+    assert repr(equal(*range(1, 2000))).endswith(", …])")
+
+
+def test_mixes_survive_pickling():
+    mix = equal(10, 20)
+    assert pickle.loads(pickle.dumps(mix)) == mix
 
 
 def test_mix_is_immutable():
