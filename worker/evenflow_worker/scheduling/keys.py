@@ -27,11 +27,11 @@ def ordered(value: float) -> float:
 class Ordering:
     """How waiting requests are ordered.
 
-    `aging_seconds` is T of key = metric/(1+wait/T); 0 means never. `proxies` is used by OneBitSVF only.
+    `aging_rate` is 1/T of key = metric/(1+wait/T), per engine second; 0 means never. `proxies` is OneBitSVF's.
     """
 
     policy: Policy
-    aging_seconds: float
+    aging_rate: float
     proxies: Proxies
 
     @staticmethod
@@ -41,17 +41,18 @@ class Ordering:
         if proxies is None:
             limit = worst_case_proxies(max_model_len)
             proxies = Proxies(threshold=limit.threshold, short=limit.short, long=limit.long)
-        return Ordering(config.policy, config.aging_seconds, proxies)
+        ages = config.aging_seconds > 0.0 and config.policy != "FCFS"
+        return Ordering(config.policy, 1.0 / config.aging_seconds if ages else 0.0, proxies)
 
-    @property
-    def ages(self) -> bool:
-        """True if keys fall with waiting time, so that the queue has to be re-keyed now and then."""
-        return self.aging_seconds > 0.0 and self.policy != "FCFS"
+    def rekey_due(self, *, elapsed_s: float, iterations: int, waiting: int) -> bool:
+        """Is it time to re-key the queue? `elapsed_s` and `iterations` since the last time.
 
-    @property
-    def rekey_seconds(self) -> float:
-        """How often to re-key, in engine seconds: a small part of T, so that a key is never far from its value."""
-        return min(max(self.aging_seconds / 15.0, 0.25), 5.0)
+        Every T/15 (at most 5 s, at least 0.25 s), so that no key is far from its value, but for long queues only as
+        often as keeps the cost at about 32 re-keys an iteration.
+        """
+        if not self.aging_rate:
+            return False
+        return elapsed_s >= min(max(1.0 / (15.0 * self.aging_rate), 0.25), 5.0) and 32 * iterations >= waiting
 
     def metric(self, prompt_tokens: float, predicted_output: float) -> float:
         """The part of the key that waiting doesn't change.
@@ -67,16 +68,14 @@ class Ordering:
             output = self.proxies.short if predicted_output <= self.proxies.threshold else self.proxies.long
         return predicted_volume(prompt_tokens, output)
 
-    def aged(self, metric: float, arrival_s: float, now_s: float) -> float:
-        """metric/(1+wait/T); an arrival in the future counts as no wait."""
-        wait = now_s - arrival_s
-        if not self.ages or not wait > 0.0:
-            return metric
-        return metric / (1.0 + wait / self.aging_seconds)
-
     def key(self, metric: float, arrival_s: float, sequence: int, now_s: float) -> QueueKey:
-        """The key of one request; `sequence` makes it unique and breaks ties in order of arrival."""
-        return (self.aged(metric, arrival_s, now_s), arrival_s, sequence)
+        """The key of one request: metric/(1+wait/T), then arrival; `sequence` makes it unique.
+
+        `metric` comes from the method of that name and is never NaN; an arrival in the future counts as no wait.
+        """
+        wait = now_s - arrival_s
+        aged = metric / (1.0 + wait * self.aging_rate) if wait > 0.0 else metric
+        return (aged, arrival_s, sequence)
 
     def evicted_key(self, metric: float, arrival_s: float, sequence: int, now_s: float, nth_eviction: int) -> QueueKey:
         """The key of a request that lost its memory: re-keyed like any other, except under FCFS.
@@ -92,4 +91,4 @@ def predicted_volume(prompt_tokens: float, predicted_output: float) -> float:
     """s·O + O(O+1)/2 in token-iterations for a prediction that nobody has checked: NaN or negative is the largest."""
     if not (prompt_tokens >= 0.0 and predicted_output >= 0.0):
         return LARGEST
-    return prompt_tokens * predicted_output + predicted_output * (predicted_output + 1.0) / 2.0
+    return ordered(prompt_tokens * predicted_output + predicted_output * (predicted_output + 1.0) / 2.0)

@@ -2,6 +2,10 @@
 
 vLLM evicts the last of its running list and serves the list from the front, so the order of that list is the whole
 decision. Sorting is stable: requests that tie keep their order of admission.
+
+Sort only in iterations that could evict. Sorted by volume, a large request is also served last, and every small prompt
+that is being prefilled takes the token budget before the large one's next token; in order of admission it doesn't.
+Measured on Mooncake's trace (bench/engine_core.py): p99 latency 1.09x that of FCFS instead of 1.14x.
 """
 
 from collections.abc import Callable
@@ -10,6 +14,14 @@ from typing import TypeVar
 from evenflow_contract.worker_config import Victim
 
 R = TypeVar("R")
+
+
+def eviction_possible(*, free_blocks: int, running: int, token_budget: int, block_size: int) -> bool:
+    """Could serving the running requests take more blocks than are free? An upper bound that costs nothing.
+
+    Every request may start one block, and the tokens of one iteration fill at most token_budget/block_size more.
+    """
+    return running + token_budget // block_size > free_blocks
 
 
 def sort_running(

@@ -17,7 +17,7 @@ from evenflow_worker.predict.protocol import Predictor
 from evenflow_worker.scheduling.bucket import AdmissionBucket
 from evenflow_worker.scheduling.keys import Ordering, QueueKey, predicted_volume
 from evenflow_worker.scheduling.queue import WaitingQueue
-from evenflow_worker.scheduling.victims import sort_running
+from evenflow_worker.scheduling.victims import eviction_possible, sort_running
 from evenflow_worker.simulated.batch import Batch
 from evenflow_worker.simulated.kv import BlockPool
 from evenflow_worker.simulated.records import (
@@ -48,8 +48,8 @@ class EngineCore:
         self._predictor = predictor
         self._added = 0
         self._evicted = 0
-        self._next_rekey = 0.0
-        self._order_changed = False
+        self._rekeyed_s = 0.0
+        self._rekeyed_iteration = 0
         self.apply(config)
 
     # ------------------------------------------------------------------ what it is told
@@ -65,7 +65,6 @@ class EngineCore:
         for sequence in self._queue:
             sequence.metric = self._ordering.metric(sequence.prompt, sequence.predicted_output)
         self._rekey()
-        self._order_changed = True
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request. Raises RequestTooLarge if it can never fit, ValueError if it is malformed or known."""
@@ -104,9 +103,8 @@ class EngineCore:
             raise RuntimeError("the engine has no work: use advance_idle")
         started = self.now
         self._bucket.refill()
-        if self._ordering.ages and started >= self._next_rekey:
-            self._rekey()
-        if self._order_changed:
+        self._rekey_if_due()
+        if self._may_evict():
             sort_running(self._running, self.config.victim, volume=victim_volume, progress=progress)
         batch = Batch(self.spec.max_num_batched_tokens, self._pool.free)
         self._serve_running(batch)
@@ -115,8 +113,6 @@ class EngineCore:
         batch.free_low = min(batch.free_low, self._pool.free)
         duration = self._step_time.step_ms(batch.scheduled, batch.decode_context, batch.chunks) / 1000.0
         self.now = started + duration
-        # Progress only keeps its order while every running request gains one token.
-        self._order_changed = len(batch.sampled) != len(self._running) or bool(batch.chunks)
         first, finished = self._sample(batch)
         self._count(batch)
         return StepOutcome(
@@ -132,6 +128,14 @@ class EngineCore:
             prefill_tokens=batch.prefill,
             recomputed_tokens=batch.recomputed,
             kv_usage_peak=1.0 - batch.free_low / self._pool.usable,
+        )
+
+    def _may_evict(self) -> bool:
+        return eviction_possible(
+            free_blocks=self._pool.free,
+            running=len(self._running),
+            token_budget=self.spec.max_num_batched_tokens,
+            block_size=self.spec.block_size,
         )
 
     def _serve_running(self, batch: Batch) -> None:
@@ -264,9 +268,15 @@ class EngineCore:
             )
         return self._ordering.key(sequence.metric, sequence.arrival_s, sequence.sequence, self.now)
 
+    def _rekey_if_due(self) -> None:
+        elapsed, iterations = self.now - self._rekeyed_s, self.counters.iterations - self._rekeyed_iteration
+        if self._ordering.rekey_due(elapsed_s=elapsed, iterations=iterations, waiting=len(self._queue)):
+            self._rekey()
+
     def _rekey(self) -> None:
         self._queue.rekey_all(self._key)
-        self._next_rekey = self.now + self._ordering.rekey_seconds
+        self._rekeyed_s = self.now
+        self._rekeyed_iteration = self.counters.iterations
 
     def _predict(self, sequence: Sequence) -> None:
         predicted = self._prediction(sequence)
