@@ -1,0 +1,140 @@
+"""One local process that plays a container: its own session and process group, its output in a log."""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenflow_devcluster.agent.logs import LogFile, pump
+
+# Only what a program needs to start at all; never credentials or a kubeconfig of the person who runs the cluster.
+_INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
+_SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_DRAIN_SECONDS = 1.0
+
+
+class StartError(Exception):
+    """The program could not be started; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: an exit code, or 128 + the signal that ended it."""
+
+    code: int
+    signal: int | None = None
+
+
+def base_environment(inherited: Mapping[str, str], *, python: str, home: str, hostname: str) -> dict[str, str]:
+    """What every container starts from. PATH begins with this interpreter's folder: `python`, `evenflow` are ours."""
+    result = {name: inherited[name] for name in _INHERITED if name in inherited}
+    result["PATH"] = f"{os.path.dirname(python)}:{_SYSTEM_PATH}"
+    result["HOME"] = home
+    result["HOSTNAME"] = hostname
+    return result
+
+
+def resolve_program(name: str, *, python: str, path: str) -> str:
+    """The file to execute. Raises StartError when there is none."""
+    if name in ("python", "python3"):
+        return python
+    found = shutil.which(name, path=path)
+    if found is None:
+        raise StartError(
+            f"exec: {name!r}: executable file not found in $PATH ({path}); this node agent runs local programs"
+        )
+    return found
+
+
+class ContainerProcess:
+    """A started process. `wait` returns its Exit once the process has ended and its whole group is gone."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log: LogFile) -> None:
+        self._process = process
+        self._log = log
+        assert process.stdout is not None
+        self._pump = asyncio.create_task(pump(process.stdout, log))
+        self._ended = asyncio.create_task(self._end())
+
+    @classmethod
+    async def start(
+        cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: LogFile, python: str
+    ) -> "ContainerProcess":
+        program = resolve_program(command[0], python=python, path=environment["PATH"])
+        try:
+            process = await asyncio.create_subprocess_exec(
+                program,
+                *command[1:],
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                env=dict(environment),
+                cwd=folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
+        return cls(process, log)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def _end(self) -> Exit:
+        code = await self._process.wait()
+        # A container ends with its first process; what that has left in its group ends too.
+        self.signal_group(signal.SIGKILL)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._pump, _DRAIN_SECONDS)
+        self._log.close()
+        return Exit(128 - code, -code) if code < 0 else Exit(code)
+
+    async def wait(self) -> Exit:
+        return await asyncio.shield(self._ended)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+    async def stop(self, *, grace_seconds: float) -> Exit:
+        """SIGTERM to the first process alone, as container runtimes do; SIGKILL to the group after the grace period."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._ended), grace_seconds)
+        except TimeoutError:
+            return await self.kill()
+
+    async def kill(self) -> Exit:
+        self.signal_group(signal.SIGKILL)
+        return await self.wait()
+
+
+async def run_command(
+    command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str, timeout: float
+) -> tuple[int, str]:
+    """Run an exec probe or hook: exit code and end of its output. Raises StartError; TimeoutError, after killing it."""
+    program = resolve_program(command[0], python=python, path=environment["PATH"])
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *command[1:],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=dict(environment),
+            cwd=folder,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
+    try:
+        output, _ = await asyncio.wait_for(process.communicate(), timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode or 0, output[-1024:].decode(errors="replace").strip()
