@@ -87,8 +87,10 @@ class UsagePeaks:
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """What an engine knows at the moment of a scrape. Counts are cumulative since its start, per class as counted by
-    the engine; classes that the config doesn't list are folded into `default` here."""
+    """What an engine knows at the moment of a scrape. Counts are cumulative since its start.
+
+    Per class as counted by the engine; what the config doesn't list is folded into `default`. Fallbacks are per reason.
+    """
 
     iterations: int
     recomputed_tokens: int
@@ -98,6 +100,7 @@ class EngineFigures:
     evictions: Mapping[str, int] = field(default_factory=dict)
     completed: Mapping[str, int] = field(default_factory=dict)
     waiting: Mapping[str, int] = field(default_factory=dict)
+    predictor_fallbacks: Mapping[str, int] = field(default_factory=dict)
     kv_usage_peaks: Mapping[int, float] = field(default_factory=dict)
 
 
@@ -122,7 +125,6 @@ class WorkerMetrics(Collector):
         self._difference: dict[str, Buckets] = {}
         self._predictor_latency = Buckets(LATENCY_BUCKETS)
         self._predictor_batch = Buckets(BATCH_BUCKETS)
-        self._fallbacks: dict[str, int] = {}
         self._hook_errors: dict[str, int] = {}
         registry.register(self)
 
@@ -138,10 +140,6 @@ class WorkerMetrics(Collector):
         """Observe one call of the predictor: requests in the batch, and its duration."""
         self._predictor_batch.observe(batch)
         self._predictor_latency.observe(seconds)
-
-    def fell_back(self, reason: str, count: int = 1) -> None:
-        """Count requests that were scheduled by the prior; `reason` is one of the predictor's constants."""
-        self._fallbacks[reason] = self._fallbacks.get(reason, 0) + count
 
     def hook_failed(self, hook: str) -> None:
         """Count an exception that a guarded hook of ours swallowed; `hook` is the hook's name."""
@@ -172,7 +170,7 @@ class WorkerMetrics(Collector):
             peaks.add_metric([f"{window}s"], usage)
         yield peaks
         yield from self._lengths(classes)
-        yield from self._predictor()
+        yield from self._predictor(figures.predictor_fallbacks)
         yield _counter(
             names.MISROUTED_REQUESTS, "Requests served while draining or for a class not listed.", self._misrouted
         )
@@ -220,14 +218,14 @@ class WorkerMetrics(Collector):
                 _of(store, name, bounds).add_to(family, [name])
             yield family
 
-    def _predictor(self) -> Iterator[HistogramMetricFamily | CounterMetricFamily]:
+    def _predictor(self, fallbacks: Mapping[str, int]) -> Iterator[HistogramMetricFamily | CounterMetricFamily]:
         latency = HistogramMetricFamily(names.PREDICTOR_LATENCY, "Duration of one call of the predictor.", labels=[])
         self._predictor_latency.add_to(latency, [])
         yield latency
         batch = HistogramMetricFamily(names.PREDICTOR_BATCH_SIZE, "Requests in one call of the predictor.", labels=[])
         self._predictor_batch.add_to(batch, [])
         yield batch
-        yield _labelled(names.PREDICTOR_FALLBACK, "Requests scheduled by the prior instead.", "reason", self._fallbacks)
+        yield _labelled(names.PREDICTOR_FALLBACK, "Requests scheduled by the prior instead.", "reason", fallbacks)
 
     def _scheduler_info(self, config: WorkerConfig) -> GaugeMetricFamily:
         labels = {
