@@ -1,4 +1,7 @@
-"""One way to the API server: raw JSON through `kubernetes.aio`, every request with a time-out, every failure an ApiError."""
+"""One way to the API server: raw JSON through `kubernetes.aio`.
+
+Every request has a time-out, every failure is an ApiError.
+"""
 
 import asyncio
 import json
@@ -42,11 +45,8 @@ async def load_configuration(kubeconfig: str | None, context: str | None) -> Con
         if kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ and (SERVICE_ACCOUNT / "token").exists():
             load_incluster_config(client_configuration=configuration)
         else:
-            path = Path(kubeconfig).expanduser() if kubeconfig else None
-            if path is not None and not path.is_file():
-                raise KubeConfigError(f"--kubeconfig: {kubeconfig} is not a file")
             await load_kube_config(
-                config_file=str(path) if path else None,
+                config_file=_file(kubeconfig) if kubeconfig else None,
                 context=context,
                 client_configuration=configuration,
                 persist_config=False,
@@ -56,6 +56,13 @@ async def load_configuration(kubeconfig: str | None, context: str | None) -> Con
             f"no way to reach a cluster: {error}; give --kubeconfig, set KUBECONFIG, or run inside a cluster"
         ) from error
     return configuration
+
+
+def _file(kubeconfig: str) -> str:
+    path = Path(kubeconfig).expanduser()
+    if not path.is_file():
+        raise KubeConfigError(f"--kubeconfig: {kubeconfig} is not a file")
+    return str(path)
 
 
 def service_account_namespace() -> str | None:
@@ -73,20 +80,22 @@ class KubeClient:
         self._kubeconfig = kubeconfig
         self._context = context
         self._api: ApiClient | None = None
+        self._retired: ApiClient | None = None
         self._lock = asyncio.Lock()
 
     async def connect(self) -> Configuration:
         """Load (or reload) the credentials; requests under way finish with the old ones. Raises KubeConfigError."""
         configuration = await load_configuration(self._kubeconfig, self._context)
-        api, self._api = self._api, ApiClient(configuration=configuration)
-        if api is not None:
-            await api.close()
+        retired, self._retired, self._api = self._retired, self._api, ApiClient(configuration=configuration)
+        if retired is not None:
+            await retired.close()
         return configuration
 
     async def close(self) -> None:
-        api, self._api = self._api, None
-        if api is not None:
-            await api.close()
+        for api in (self._api, self._retired):
+            if api is not None:
+                await api.close()
+        self._api = self._retired = None
 
     async def request(
         self,
@@ -147,7 +156,7 @@ class KubeClient:
         except TimeoutError as error:
             raise ApiError(0, "Timeout", f"{method} {path}: no answer within {timeout:g} s") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
-            # RuntimeError: "Session is closed", when a reconnect closed the session under a request.
+            # RuntimeError: "Session is closed", when the process is closing.
             raise ApiError(0, type(error).__name__, f"{method} {path}: {str(error)[:MAX_MESSAGE]}") from error
         if not 200 <= response.status <= 299:
             raise _api_error(response.status, response.headers, data)
