@@ -1,0 +1,155 @@
+"""Leader election on a Lease (the client library's own is broken, kubernetes.md §1.6).
+
+Only the local monotonic clock is compared: another holder's lease is over when it has not changed for its duration
+*as seen from here*, whatever the clocks of the computers say. Who can't renew in time must stop at once.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from evenflow_operator.ports import ApiError, Clock, LeaseRecord, Leases
+
+log = logging.getLogger(__name__)
+
+
+class LeadershipLost(Exception):
+    """Another process may lead now: end this one at once, or two act."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTimes:
+    """Seconds. A leader that hasn't renewed within `renew_deadline` gives up, before others may take over."""
+
+    duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry < self.renew_deadline < self.duration:
+            raise ValueError(
+                f"lease times: need 0 < retry ({self.retry:g}) < renew deadline ({self.renew_deadline:g})"
+                f" < duration ({self.duration:g}) seconds"
+            )
+
+
+class Elector:
+    """One candidate. `acquire`, then `hold` until it raises or is cancelled, then `release`."""
+
+    def __init__(
+        self, leases: Leases, identity: str, clock: Clock, rng: random.Random, times: LeaseTimes = LeaseTimes()
+    ) -> None:
+        self._leases = leases
+        self._identity = identity
+        self._clock = clock
+        self._rng = rng
+        self._times = times
+        self._observed: LeaseRecord | None = None
+        self._observed_at = 0.0
+        self._own: LeaseRecord | None = None
+        self._renewed_at = 0.0
+
+    @property
+    def leading(self) -> bool:
+        return self._own is not None and self._clock.monotonic() - self._renewed_at < self._times.renew_deadline
+
+    async def acquire(self) -> None:
+        """Return once the lease is ours."""
+        while True:
+            if await self._try_acquire():
+                break
+            # Jitter, so that standbys don't race for a free lease in step.
+            await asyncio.sleep(self._times.retry * (1.0 + 0.2 * self._rng.random()))
+        log.info("leading as %s", self._identity)
+
+    async def hold(self) -> None:
+        """Renew for ever. Raises LeadershipLost as soon as the lease may be somebody else's."""
+        while True:
+            await asyncio.sleep(self._times.retry)
+            left = self._renewed_at + self._times.renew_deadline - self._clock.monotonic()
+            try:
+                await asyncio.wait_for(self._renew(), max(left, 0.001))
+            except TimeoutError:
+                self._lose(f"not renewed within {self._times.renew_deadline:g} s")
+            except ApiError as error:
+                if error.conflict:
+                    await self._recover_or_lose()
+                elif self._clock.monotonic() - self._renewed_at >= self._times.renew_deadline:
+                    self._lose(f"not renewed within {self._times.renew_deadline:g} s: {error}")
+                else:
+                    log.warning("lease not renewed, trying again: %s", error)
+
+    async def release(self) -> None:
+        """Hand the lease back, so that a standby needn't wait for it to run out. Never raises for the API's sake."""
+        own, self._own = self._own, None
+        if own is None:
+            return
+        free = replace(own, holder="", duration_seconds=1, renewed_at=self._timestamp())
+        with contextlib.suppress(ApiError):
+            await self._leases.replace(free)
+            log.info("lease released")
+
+    async def _try_acquire(self) -> bool:
+        try:
+            current = await self._leases.get()
+            if current is None:
+                self._take(await self._leases.create(self._claim(None)))
+                return True
+            self._observe(current)
+            if not self._available(current):
+                return False
+            self._take(await self._leases.replace(self._claim(current)))
+        except ApiError as error:
+            log.log(logging.DEBUG if error.status == 409 else logging.WARNING, "lease not acquired: %s", error)
+            return False
+        return True
+
+    async def _renew(self) -> None:
+        assert self._own is not None
+        started = self._clock.monotonic()
+        renewed = await self._leases.replace(replace(self._own, renewed_at=self._timestamp()))
+        self._own, self._renewed_at = renewed, started
+
+    async def _recover_or_lose(self) -> None:
+        """A write came between: ours, whose answer was lost, or somebody else's."""
+        with contextlib.suppress(ApiError):
+            current = await self._leases.get()
+            if current is not None and current.holder == self._identity:
+                self._own = current
+                return
+            self._lose(f"held by {current.holder if current else 'nobody'} now")
+
+    def _lose(self, why: str) -> None:
+        self._own = None
+        raise LeadershipLost(why)
+
+    def _observe(self, current: LeaseRecord) -> None:
+        if self._observed is None or (
+            (current.resource_version, current.holder) != (self._observed.resource_version, self._observed.holder)
+        ):
+            self._observed, self._observed_at = current, self._clock.monotonic()
+
+    def _available(self, current: LeaseRecord) -> bool:
+        if not current.holder or current.holder == self._identity:
+            return True
+        return self._clock.monotonic() - self._observed_at >= current.duration_seconds
+
+    def _claim(self, current: LeaseRecord | None) -> LeaseRecord:
+        now = self._timestamp()
+        return LeaseRecord(
+            holder=self._identity,
+            duration_seconds=max(1, round(self._times.duration)),
+            acquired_at=now,
+            renewed_at=now,
+            transitions=current.transitions + 1 if current else 0,
+            resource_version=current.resource_version if current else None,
+        )
+
+    def _take(self, own: LeaseRecord) -> None:
+        self._own, self._renewed_at = own, self._clock.monotonic()
+
+    def _timestamp(self) -> str:
+        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
