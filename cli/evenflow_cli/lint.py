@@ -182,7 +182,8 @@ def _unknown(document: Mapping[str, Any]) -> Iterator[FieldError]:
 def _closest(name: str, candidates: tuple[str, ...]) -> str | None:
     by_lower = {candidate.lower(): candidate for candidate in candidates}
     plain = name.replace("_", "").replace("-", "").lower()
-    close = difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.6)
+    swapped = [candidate for candidate in by_lower if sorted(candidate) == sorted(plain)]
+    close = swapped or difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.6)
     return by_lower[close[0]] if close else None
 
 

@@ -3,7 +3,7 @@
 One table makes both, so that they can't drift apart unseen.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -49,13 +49,15 @@ class Rule:
     """One rule about the value at `path` (`[]` stands for every item of a list; empty is the whole object).
 
     `field` is where the fault is shown, below `path`. `message` states the rule and `remedy` what to do.
+    A rule never stands on an object with the default {}: the API server checks that default against the rule before
+    the defaults inside it are filled in, and refuses the CRD.
     """
 
     path: str
     cel: str
     message: str
     remedy: str
-    twin: Callable[[Any], Iterable[twins.Violation]]
+    twin: twins.Twin
     field: str = ""
 
     def validation(self) -> dict[str, str]:
@@ -89,12 +91,12 @@ RULES: tuple[Rule, ...] = (
         twins.one_source,
     ),
     Rule(
-        "spec.engine",
-        "self.maxNumBatchedTokens >= self.maxNumSeqs",
+        "spec",
+        "self.engine.maxNumBatchedTokens >= self.engine.maxNumSeqs",
         "maxNumBatchedTokens must not be below maxNumSeqs, because each running request needs a token per iteration",
         "raise maxNumBatchedTokens or lower maxNumSeqs",
-        twins.budget_below_seqs,
-        field="maxNumBatchedTokens",
+        twins.below(twins.budget_below_seqs, "engine"),
+        field="engine.maxNumBatchedTokens",
     ),
     Rule(
         "spec.engine.vllm.extraArgs[]",
@@ -111,19 +113,20 @@ RULES: tuple[Rule, ...] = (
         twins.matching(_OWNED_PATTERN),
     ),
     Rule(
-        "spec.accelerator.parallelism",
-        f"self.tensor * self.pipeline <= {twins.MAX_GPUS_PER_POD}",
+        "spec",
+        f"self.accelerator.parallelism.tensor * self.accelerator.parallelism.pipeline <= {twins.MAX_GPUS_PER_POD}",
         f"a replica is one pod on one node and has at most {twins.MAX_GPUS_PER_POD} GPUs",
         "lower tensor or pipeline",
-        twins.too_many_gpus,
+        twins.below(twins.too_many_gpus, "accelerator", "parallelism"),
+        field="accelerator.parallelism",
     ),
     Rule(
-        "spec.scheduling.predictor",
-        "(self.type == 'Model') == has(self.path)",
+        "spec",
+        "(self.scheduling.predictor.type == 'Model') == has(self.scheduling.predictor.path)",
         "path belongs to type Model, and only to it",
         "set path with type Model, and leave it out with every other type",
-        twins.predictor_path,
-        field="path",
+        twins.below(twins.predictor_path, "scheduling", "predictor"),
+        field="scheduling.predictor.path",
     ),
     Rule(
         "spec.trafficClasses[].name",
@@ -151,12 +154,12 @@ RULES: tuple[Rule, ...] = (
         field="trafficClasses",
     ),
     Rule(
-        "spec.placement",
-        "(self.strategy == 'Static') == (has(self.static) && size(self.static) > 0)",
+        "spec",
+        "(self.placement.strategy == 'Static') == (has(self.placement.static) && size(self.placement.static) > 0)",
         "static lists the classes of slots: it belongs to strategy Static, which needs it",
         "set static with strategy Static, and leave it out with every other strategy",
-        twins.static_strategy,
-        field="static",
+        twins.below(twins.static_strategy, "placement"),
+        field="placement.static",
     ),
     Rule(
         "spec",
@@ -168,12 +171,12 @@ RULES: tuple[Rule, ...] = (
         field="placement.static",
     ),
     Rule(
-        "spec.admission",
-        "(self.mode == 'Fixed') == has(self.capMicro)",
+        "spec",
+        "(self.admission.mode == 'Fixed') == has(self.admission.capMicro)",
         "capMicro belongs to mode Fixed, which needs it",
         "set capMicro with mode Fixed, and leave it out with Auto and Off",
-        twins.cap_mode,
-        field="capMicro",
+        twins.below(twins.cap_mode, "admission"),
+        field="admission.capMicro",
     ),
     Rule(
         "spec.autoscaling",
@@ -184,12 +187,12 @@ RULES: tuple[Rule, ...] = (
         field="minReplicas",
     ),
     Rule(
-        "spec.metrics",
-        "self.staleAfterSeconds > self.intervalSeconds",
+        "spec",
+        "self.metrics.staleAfterSeconds > self.metrics.intervalSeconds",
         "staleAfterSeconds must exceed intervalSeconds, or every sample would be stale before the next one comes",
         "raise staleAfterSeconds (six intervals are usual) or lower intervalSeconds",
-        twins.stale_within_interval,
-        field="staleAfterSeconds",
+        twins.below(twins.stale_within_interval, "metrics"),
+        field="metrics.staleAfterSeconds",
     ),
 )
 

@@ -73,7 +73,7 @@ def convert(
     _const(node, result, path)
     for bound, keyword in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         _exclusive(node, result, bound, keyword, path)
-    if result.get("type") not in _TYPES:
+    if not isinstance(result.get("type"), str) or result["type"] not in _TYPES:
         raise SchemaError(path, f"type {result.get('type')!r}; a structural schema needs exactly one type")
     if "items" in node:
         result["items"] = convert(node["items"], definitions=definitions, path=f"{path}[]", parents=parents)

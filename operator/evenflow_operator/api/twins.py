@@ -15,6 +15,7 @@ from evenflow_operator.api.structural import Location
 MAX_GPUS_PER_POD = 16
 
 Violation = tuple[Location, str]
+Twin = Callable[[Any], Iterator[Violation]]
 
 
 def get(value: Any, *keys: str) -> Any:
@@ -36,6 +37,16 @@ def _items(value: Any, *keys: str) -> list[Any]:
 def _pool_name(name: Any) -> str | None:
     found = get(name, "metadata", "name")
     return found if isinstance(found, str) else None
+
+
+def below(twin: Twin, *keys: str) -> Twin:
+    """The twin of a part of the value that the rule stands on."""
+
+    def violations(value: Any) -> Iterator[Violation]:
+        for location, found in twin(get(value, *keys)):
+            yield (*keys, *location), found
+
+    return violations
 
 
 def long_pool_name(pool: Any) -> Iterator[Violation]:
@@ -62,7 +73,7 @@ def budget_below_seqs(engine: Any) -> Iterator[Violation]:
         yield ("maxNumBatchedTokens",), f"found {budget}, below maxNumSeqs {seqs}"
 
 
-def matching(pattern: str) -> Callable[[Any], Iterator[Violation]]:
+def matching(pattern: str) -> Twin:
     # `$` is the very end in RE2; in Python it would also match before a final newline.
     compiled = re.compile(pattern.replace("$", r"\Z"))
 
@@ -97,7 +108,7 @@ def _class_sizes(spec: Any) -> Iterator[tuple[int, int]]:
             yield index, prompt + output
 
 
-def class_beyond(limit_name: str, *limit: str) -> Callable[[Any], Iterator[Violation]]:
+def class_beyond(limit_name: str, *limit: str) -> Twin:
     def violations(spec: Any) -> Iterator[Violation]:
         most = _integer(spec, *limit)
         for index, size in _class_sizes(spec):
