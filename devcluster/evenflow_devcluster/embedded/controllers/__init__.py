@@ -9,15 +9,16 @@ from evenflow_devcluster.embedded.controllers.endpoints import EndpointSliceCont
 from evenflow_devcluster.embedded.controllers.garbage import GarbageCollector
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
 from evenflow_devcluster.embedded.controllers.scheduler import Scheduler
+from evenflow_devcluster.embedded.jsonvalues import Clock, utc_now
 
 
 class Controllers:
-    def __init__(self, api: ControllerApi) -> None:
+    def __init__(self, api: ControllerApi, clock: Clock) -> None:
         loops: list[ControlLoop[Any]] = [
-            Scheduler(api),
+            Scheduler(api, clock),
             EndpointSliceController(api),
             GarbageCollector(api),
-            DisruptionController(api),
+            DisruptionController(api, clock),
         ]
         self._tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
 
@@ -27,6 +28,6 @@ class Controllers:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def start(api: ControllerApi) -> Controllers:
+def start(api: ControllerApi, clock: Clock = utc_now) -> Controllers:
     """Start all controllers on the running event loop; they subscribe before they list, so nothing is missed."""
-    return Controllers(api)
+    return Controllers(api, clock)

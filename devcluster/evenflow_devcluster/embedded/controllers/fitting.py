@@ -1,45 +1,64 @@
 """Which node a pod fits on, and why the others refuse it: the filters of kube-scheduler that Evenflow's pods use."""
 
-import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 Resources = dict[str, float]
 
 _SUFFIX = {
+    "n": 1e-9,
+    "u": 1e-6,
     "m": 1e-3,
     "k": 1e3,
     "M": 1e6,
     "G": 1e9,
     "T": 1e12,
+    "P": 1e15,
+    "E": 1e18,
     "Ki": 2.0**10,
     "Mi": 2.0**20,
     "Gi": 2.0**30,
     "Ti": 2.0**40,
+    "Pi": 2.0**50,
+    "Ei": 2.0**60,
 }
 
 
 def quantity(text: object) -> float:
     """A Kubernetes quantity as a number; raises ValueError for anything else."""
     raw = str(text)
-    for suffix in sorted(_SUFFIX, key=len, reverse=True):
-        if raw.endswith(suffix):
+    for suffix in (raw[-2:], raw[-1:]):
+        if suffix in _SUFFIX:
             return float(raw.removesuffix(suffix)) * _SUFFIX[suffix]
     return float(raw)
 
 
 def requested(pod: Mapping[str, Any]) -> Resources:
-    """What the pod asks for: the sum over its containers, or an init container's share where that is more."""
+    """What the pod asks for: its containers and sidecars together, or the peak of its init phase where that is more."""
     spec = pod.get("spec", {})
-    total: Resources = {"pods": 1.0}
+    total: Resources = {}
     for container in spec.get("containers", []):
-        for name, amount in _requests(container).items():
-            total[name] = total.get(name, 0.0) + amount
-    for container in spec.get("initContainers", []):
-        for name, amount in _requests(container).items():
-            total[name] = max(total.get(name, 0.0), amount)
-    return total
+        _add(total, _requests(container))
+    sidecars: Resources = {}
+    peak: Resources = {}
+    for container in spec.get("initContainers", []) or []:
+        wanted = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, wanted)
+            _add(total, wanted)
+            wanted = {}
+        for name in {*sidecars, *wanted}:
+            peak[name] = max(peak.get(name, 0.0), sidecars.get(name, 0.0) + wanted.get(name, 0.0))
+    for name, amount in peak.items():
+        total[name] = max(total.get(name, 0.0), amount)
+    _add(total, {name: quantity(amount) for name, amount in (spec.get("overhead") or {}).items()})
+    return {**total, "pods": 1.0}
+
+
+def _add(total: Resources, more: Mapping[str, float]) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0.0) + amount
 
 
 def _requests(container: Mapping[str, Any]) -> Resources:
@@ -48,44 +67,57 @@ def _requests(container: Mapping[str, Any]) -> Resources:
     return {name: quantity(amount) for name, amount in merged.items()}
 
 
-def holds_resources(pod: Mapping[str, Any]) -> bool:
+def ended(pod: Mapping[str, Any]) -> bool:
     """A bound pod holds its resources until it has ended or its object is gone, also while it terminates."""
-    return pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
 
 
-def used_by(pods: Iterable[Mapping[str, Any]]) -> dict[str, Resources]:
-    """Per node name, the sum of what its bound pods hold."""
-    used: dict[str, Resources] = {}
-    for pod in pods:
-        node = pod.get("spec", {}).get("nodeName")
-        if not node or not holds_resources(pod):
-            continue
-        total = used.setdefault(node, {})
-        for name, amount in requested(pod).items():
-            total[name] = total.get(name, 0.0) + amount
-    return used
+class Allocations:
+    """What bound pods hold, per node; a key names one pod."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, Resources] = {}
+        self._held: dict[Hashable, tuple[str, Resources]] = {}
+
+    def take(self, key: Hashable, pod: Mapping[str, Any]) -> None:
+        """Book a bound pod; its node and requests never change, so the first booking stands."""
+        if key in self._held:
+            return
+        node, wanted = pod["spec"]["nodeName"], requested(pod)
+        self._held[key] = (node, wanted)
+        _add(self.by_node.setdefault(node, {}), wanted)
+
+    def release(self, key: Hashable) -> bool:
+        """Returns whether the pod held anything."""
+        node, wanted = self._held.pop(key, ("", {}))
+        if not node:
+            return False
+        _add(self.by_node[node], {name: -amount for name, amount in wanted.items()})
+        return True
 
 
 def choose_node(
     pod: Mapping[str, Any], nodes: Sequence[Mapping[str, Any]], used: Mapping[str, Resources]
 ) -> tuple[str | None, str]:
     """The node with most room for the pod's scarcest resource, or None with the scheduler's message."""
+    if not nodes:
+        return None, "no nodes available to schedule pods"
     wanted = requested(pod)
     refusals: Counter[str] = Counter()
     best: tuple[float, str] | None = None
     for node in nodes:
         name = node["metadata"]["name"]
-        reason = _refusal(pod, node, wanted, used.get(name, {}))
-        if reason is not None:
-            refusals.update(reason)
+        reasons = _refusals(pod, node, wanted, used.get(name, {}))
+        if reasons:
+            refusals.update(reasons)
             continue
         candidate = (-_tightness(node, wanted, used.get(name, {})), name)
         if best is None or candidate[0] > best[0]:
             best = candidate
     if best is not None:
         return best[1], ""
-    details = ", ".join(f"{count} {text}" for text, count in sorted(refusals.items()))
-    return None, f"0/{len(nodes)} nodes are available: {details}." if nodes else "no nodes available to schedule pods"
+    details = ", ".join(sorted(f"{count} {text}" for text, count in refusals.items()))
+    return None, f"0/{len(nodes)} nodes are available: {details}."
 
 
 def _tightness(node: Mapping[str, Any], wanted: Resources, used: Resources) -> float:
@@ -98,59 +130,61 @@ def _tightness(node: Mapping[str, Any], wanted: Resources, used: Resources) -> f
     return max(shares, default=0.0)
 
 
-def _refusal(pod: Mapping[str, Any], node: Mapping[str, Any], wanted: Resources, used: Resources) -> list[str] | None:
+def _refusals(pod: Mapping[str, Any], node: Mapping[str, Any], wanted: Resources, used: Resources) -> list[str]:
     spec = pod.get("spec", {})
-    labels = {**(node["metadata"].get("labels") or {}), "metadata.name": node["metadata"]["name"]}
-    if node.get("spec", {}).get("unschedulable") and not _tolerated(
-        {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}, spec.get("tolerations", [])
-    ):
+    tolerations = spec.get("tolerations") or []
+    unschedulable = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+    if node.get("spec", {}).get("unschedulable") and not _tolerated(unschedulable, tolerations):
         return ["node(s) were unschedulable"]
-    for taint in node.get("spec", {}).get("taints", []) or []:
-        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(taint, spec.get("tolerations", [])):
+    for taint in node.get("spec", {}).get("taints") or []:
+        if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(taint, tolerations):
             return [f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"]
-    if not _selected(spec, labels):
+    if not _selected(spec, node["metadata"]):
         return ["node(s) didn't match Pod's node affinity/selector"]
     allocatable = node.get("status", {}).get("allocatable", {})
-    missing = [
+    return [
         "Too many pods" if name == "pods" else f"Insufficient {name}"
         for name, amount in wanted.items()
         if amount > 0 and used.get(name, 0.0) + amount > quantity(allocatable.get(name, 0)) + 1e-9
     ]
-    return missing or None
 
 
 def _tolerated(taint: Mapping[str, Any], tolerations: Iterable[Mapping[str, Any]]) -> bool:
-    for toleration in tolerations or []:
-        key, operator = toleration.get("key"), toleration.get("operator", "Equal")
+    for toleration in tolerations:
+        key, operator = toleration.get("key"), toleration.get("operator") or "Equal"
         if toleration.get("effect") not in (None, "", taint.get("effect")):
             continue
         if operator == "Exists" and key in (None, "", taint.get("key")):
             return True
-        if key == taint.get("key") and toleration.get("value", "") == taint.get("value", ""):
+        if operator == "Equal" and key == taint.get("key") and toleration.get("value", "") == taint.get("value", ""):
             return True
     return False
 
 
-def _selected(spec: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+def _selected(spec: Mapping[str, Any], metadata: Mapping[str, Any]) -> bool:
+    labels = metadata.get("labels") or {}
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
     affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     if required is None:
         return True
-    return any(
-        all(
-            _matches(expression, labels)
-            for expression in [*(term.get("matchExpressions") or []), *(term.get("matchFields") or [])]
-        )
-        for term in required.get("nodeSelectorTerms", [])
-    )
+    fields = {"metadata.name": metadata["name"]}
+    return any(_term_matches(term, labels, fields) for term in required.get("nodeSelectorTerms", []))
+
+
+def _term_matches(term: Mapping[str, Any], labels: Mapping[str, str], fields: Mapping[str, str]) -> bool:
+    """An empty term matches no node."""
+    by_label, by_field = term.get("matchExpressions") or [], term.get("matchFields") or []
+    if not by_label and not by_field:
+        return False
+    return all(_matches(one, labels) for one in by_label) and all(_matches(one, fields) for one in by_field)
 
 
 def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    key, operator, values = expression["key"], expression["operator"], expression.get("values") or []
-    value = labels.get(key)
-    match operator:
+    values = expression.get("values") or []
+    value = labels.get(expression["key"])
+    match expression["operator"]:
         case "In":
             return value in values
         case "NotIn":
@@ -159,16 +193,11 @@ def _matches(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
             return value is not None
         case "DoesNotExist":
             return value is None
-        case "Gt" | "Lt" if value is not None and values:
-            left, right = float(value), float(values[0])
+        case "Gt" | "Lt" as operator if value is not None and values:
+            try:
+                left, right = int(value), int(values[0])
+            except ValueError:
+                return False
             return left > right if operator == "Gt" else left < right
         case _:
             return False
-
-
-def percent_or_count(value: object, total: int, *, round_up: bool) -> int:
-    """An int-or-percent field (`1`, `"25%"`) as a count of `total`."""
-    if isinstance(value, str) and value.endswith("%"):
-        share = float(value[:-1]) / 100.0 * total
-        return math.ceil(share) if round_up else math.floor(share)
-    return int(str(value))

@@ -1,8 +1,9 @@
 """Deletes what belonged to a deleted owner: background, foreground and orphan propagation."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
+from evenflow_devcluster.embedded.controller_api import ControllerApi, Object, StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
 
 ORPHAN = "orphan"
@@ -25,34 +26,41 @@ class GarbageCollector(ControlLoop[Key]):
         self._owners: dict[Place, frozenset[str]] = {}
         self._places: dict[str, Place] = {}
 
-    def touched(self, event: StoreEvent) -> list[Key]:
-        metadata = event.object["metadata"]
-        place = (event.resource, metadata.get("namespace", ""), metadata["name"])
-        owners = frozenset(owner["uid"] for owner in metadata.get("ownerReferences") or [])
-        self._index(place, frozenset() if event.type == "DELETED" else owners)
-        if event.type == "DELETED":
-            self._places.pop(metadata["uid"], None)
-            orphaned: list[Key] = [("collect", *place) for place in self._dependents.get(metadata["uid"], ())]
-            held: list[Key] = [("finalize", *self._places[owner]) for owner in owners if owner in self._places]
-            return orphaned + held
-        self._places[metadata["uid"]] = place
-        if metadata.get("deletionTimestamp") and {ORPHAN, FOREGROUND} & set(metadata.get("finalizers") or []):
-            return [("finalize", *place)]
-        if event.type == "ADDED" and not owners <= self._places.keys():
-            return [("collect", *place)]
-        return []
-
     def initial(self) -> list[Key]:
+        """The loop starts with the server, when only namespaces exist."""
+        for namespace in self.api.list("namespaces"):
+            self._places[namespace["metadata"]["uid"]] = ("namespaces", "", namespace["metadata"]["name"])
         return []
 
-    def _index(self, place: Place, owners: frozenset[str]) -> None:
-        before = self._owners.pop(place, frozenset())
-        for uid in before - owners:
+    def touched(self, event: StoreEvent, before: Mapping[str, Any] | None) -> list[Key]:
+        metadata = event.object["metadata"]
+        uid = metadata["uid"]
+        place = (event.resource, metadata.get("namespace", ""), metadata["name"])
+        deleted = event.type == "DELETED"
+        owners = frozenset(owner["uid"] for owner in metadata.get("ownerReferences") or [])
+        left = self._index(place, frozenset() if deleted else owners)
+        keys: list[Key] = [("finalize", *self._places[owner]) for owner in left if owner in self._places]
+        if deleted:
+            self._places.pop(uid, None)
+            return keys + [("collect", *dependent) for dependent in self._dependents.pop(uid, ())]
+        self._places[uid] = place
+        if metadata.get("deletionTimestamp"):
+            if {ORPHAN, FOREGROUND} & set(metadata.get("finalizers") or []):
+                keys.append(("finalize", *place))
+        elif not owners <= self._places.keys():
+            keys.append(("collect", *place))
+        return keys
+
+    def _index(self, place: Place, owners: frozenset[str]) -> frozenset[str]:
+        """Returns the owners that the object had and no longer has."""
+        left = self._owners.pop(place, frozenset()) - owners
+        for uid in left:
             self._dependents.get(uid, set()).discard(place)
         for uid in owners:
             self._dependents.setdefault(uid, set()).add(place)
         if owners:
             self._owners[place] = owners
+        return left
 
     def reconcile(self, key: Key) -> None:
         what, resource, namespace, name = key
@@ -64,47 +72,71 @@ class GarbageCollector(ControlLoop[Key]):
         elif not found["metadata"].get("deletionTimestamp"):
             self._collect(resource, namespace, found)
 
-    def _collect(self, resource: str, namespace: str, found: dict[str, Any]) -> None:
+    def _collect(self, resource: str, namespace: str, found: Object) -> None:
         references = found["metadata"].get("ownerReferences") or []
         living = [owner for owner in references if owner["uid"] in self._places]
-        if not references or len(living) == len(references):
-            return
-        name, uid = found["metadata"]["name"], found["metadata"]["uid"]
-        if living:
-            patch = {"metadata": {"uid": uid, "ownerReferences": living}}
-            self.api.merge_patch(resource, namespace or None, name, patch)
-        else:
-            self.api.delete(resource, namespace or None, name, uid=uid, propagation="Background")
+        if len(living) < len(references):
+            self._drop(resource, namespace, found, living, "Background")
 
-    def _finalize(self, resource: str, namespace: str, owner: dict[str, Any]) -> None:
+    def _drop(self, resource: str, namespace: str, found: Object, remaining: list[Object], propagation: str) -> None:
+        """Delete a dependent, or only its references to dead owners while another one lives."""
+        metadata = found["metadata"]
+        name, uid = metadata["name"], metadata["uid"]
+        if remaining:
+            self._set_owners(resource, namespace, found, remaining)
+            return
+        if ORPHAN in (metadata.get("finalizers") or []):
+            propagation = "Orphan"
+        self.api.delete(resource, namespace or None, name, uid=uid, propagation=propagation)
+
+    def _set_owners(self, resource: str, namespace: str, found: Object, owners: list[Object]) -> None:
+        metadata = found["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"], "ownerReferences": owners or None}}
+        self.api.merge_patch(resource, namespace or None, metadata["name"], patch)
+
+    def _finalize(self, resource: str, namespace: str, owner: Object) -> None:
         metadata = owner["metadata"]
+        if not metadata.get("deletionTimestamp"):
+            return
         finalizers = list(metadata.get("finalizers") or [])
-        dependents = [
-            (place, found)
-            for place in list(self._dependents.get(metadata["uid"], ()))
-            if (found := self.api.get(place[0], place[1] or None, place[2])) is not None
-        ]
         if ORPHAN in finalizers:
-            for (kind, where, name), found in dependents:
-                others = [o for o in found["metadata"]["ownerReferences"] if o["uid"] != metadata["uid"]]
-                self.api.merge_patch(kind, where or None, name, {"metadata": {"ownerReferences": others or None}})
+            self._orphan_dependents(metadata["uid"])
             done = ORPHAN
-        elif FOREGROUND in finalizers and metadata.get("deletionTimestamp"):
-            blocking = False
-            for (kind, where, name), found in dependents:
-                reference = next(o for o in found["metadata"]["ownerReferences"] if o["uid"] == metadata["uid"])
-                blocking = blocking or bool(reference.get("blockOwnerDeletion"))
-                if not found["metadata"].get("deletionTimestamp"):
-                    uid = found["metadata"]["uid"]
-                    self.api.delete(kind, where or None, name, uid=uid, propagation="Foreground")
-            # Objects that vanish at once are no longer blocking; those that stay bring us back when they go.
-            if blocking and any(self.api.get(p[0], p[1] or None, p[2]) is not None for p, _ in dependents):
+        elif FOREGROUND in finalizers:
+            if self._deletes_dependents(metadata["uid"]):
                 return
             done = FOREGROUND
         else:
             return
+        # Dependents that vanished at once may have brought the owner here before: look again.
         current = self.api.get(resource, namespace or None, metadata["name"])
-        if current is None:
+        if current is None or current["metadata"]["uid"] != metadata["uid"]:
             return
-        left = [finalizer for finalizer in current["metadata"].get("finalizers") or [] if finalizer != done]
-        self.api.merge_patch(resource, namespace or None, metadata["name"], {"metadata": {"finalizers": left or None}})
+        rest = [finalizer for finalizer in current["metadata"].get("finalizers") or [] if finalizer != done]
+        patch = {"metadata": {"uid": metadata["uid"], "finalizers": rest or None}}
+        self.api.merge_patch(resource, namespace or None, metadata["name"], patch)
+
+    def _living_dependents(self, uid: str) -> list[tuple[Place, Object]]:
+        places = sorted(self._dependents.get(uid, ()))
+        found = ((place, self.api.get(place[0], place[1] or None, place[2])) for place in places)
+        return [(place, obj) for place, obj in found if obj is not None]
+
+    def _orphan_dependents(self, uid: str) -> None:
+        for (kind, where, _), found in self._living_dependents(uid):
+            others = [owner for owner in found["metadata"].get("ownerReferences") or [] if owner["uid"] != uid]
+            self._set_owners(kind, where, found, others)
+
+    def _deletes_dependents(self, uid: str) -> bool:
+        """Ask for the deletion of every dependent; returns whether one that blocks the owner is still there."""
+        for (kind, where, _), found in self._living_dependents(uid):
+            if found["metadata"].get("deletionTimestamp"):
+                continue
+            references = found["metadata"].get("ownerReferences") or []
+            others = [owner for owner in references if owner["uid"] != uid and owner["uid"] in self._places]
+            has_dependents = bool(self._dependents.get(found["metadata"]["uid"]))
+            self._drop(kind, where, found, others, "Foreground" if has_dependents else "Background")
+        return any(
+            reference["uid"] == uid and reference.get("blockOwnerDeletion")
+            for _, found in self._living_dependents(uid)
+            for reference in found["metadata"].get("ownerReferences") or []
+        )

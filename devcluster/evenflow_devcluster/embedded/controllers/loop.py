@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Hashable, Mapping
+from typing import Any, ClassVar, Generic, TypeVar
 
 from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
+from evenflow_devcluster.embedded.controllers.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
@@ -18,24 +19,23 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class ControlLoop(ABC, Generic[Key]):
-    """Subclasses say which keys an event touches and bring one key to its desired state.
-
-    A key that fails is tried again a bounded number of times; its next event starts afresh.
-    """
+    watched: ClassVar[tuple[str, ...]] = ()
+    """Resources whose objects `self.mirror` holds."""
 
     def __init__(self, api: ControllerApi) -> None:
         self.api = api
+        self.mirror = Mirror(self.watched)
         self._dirty: dict[Key, None] = {}
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Event()
 
     @abstractmethod
-    def touched(self, event: StoreEvent) -> list[Key]:
-        """Keys that this write may concern."""
+    def touched(self, event: StoreEvent, before: Mapping[str, Any] | None) -> list[Key]:
+        """Keys that this write may concern; `before` is the object as the mirror had it, if it holds the resource."""
 
     @abstractmethod
     def initial(self) -> list[Key]:
-        """Keys to look at when the loop starts."""
+        """Keys to look at when the loop starts; the mirror is filled."""
 
     @abstractmethod
     def reconcile(self, key: Key) -> None:
@@ -48,8 +48,10 @@ class ControlLoop(ABC, Generic[Key]):
             self._wake.set()
 
     async def run(self) -> None:
-        unsubscribe = self.api.subscribe(lambda event: self.mark(self.touched(event)))
+        unsubscribe = self.api.subscribe(self._receive)
         try:
+            for resource in self.watched:
+                self.mirror.fill(resource, self.api.list(resource))
             self.mark(self.initial())
             while True:
                 await self._wake.wait()
@@ -60,6 +62,9 @@ class ControlLoop(ABC, Generic[Key]):
                     await asyncio.sleep(0)
         finally:
             unsubscribe()
+
+    def _receive(self, event: StoreEvent) -> None:
+        self.mark(self.touched(event, self.mirror.apply(event)))
 
     def _try(self, key: Key) -> None:
         try:
