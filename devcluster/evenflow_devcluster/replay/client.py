@@ -12,10 +12,11 @@ from functools import lru_cache
 
 import aiohttp
 
-from evenflow_devcluster.replay.result import ReplayResult, RequestResult, summarise
+from evenflow_devcluster.replay.results import ReplayResult, RequestOutcome, summarise
 from evenflow_devcluster.replay.traces import TraceRequest
 
 _TAIL = 16 * 1024
+_RETRY_LIMIT = 2.0
 _RETRY_STATUS = frozenset((408, 425, 429))
 
 log = logging.getLogger(__name__)
@@ -23,34 +24,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ReplaySettings:
-    """`time_scale` engine seconds pass per wall second. The other durations are wall seconds.
-
-    `max_tokens` is the limit that every request names: the same for all, so that it doesn't tell the output length.
-    """
+    """The options of `replay`."""
 
     model: str
-    time_scale: float = 1.0
-    max_tokens: int = 4096
-    max_model_len: int = 65536
-    attempts: int = 8
-    retry_base: float = 0.1
-    retry_limit: float = 2.0
-    request_timeout: float = 600.0
+    time_scale: float
+    max_tokens: int
+    max_model_len: int
+    attempts: int
+    retry_base: float
+    request_timeout: float
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ReplayProgress:
     """Where a replay stands, in requests."""
 
-    total: int
-    sent: int
-    completed: int
-    failed: int
-    retried: int
-
-    @property
-    def in_flight(self) -> int:
-        return self.sent - self.completed - self.failed
+    total: int = 0
+    sent: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
 
 
 class _Refused(Exception):
@@ -104,21 +97,39 @@ def request_body(request: TraceRequest, settings: ReplaySettings) -> bytes:
     return f'{{"prompt":[{prompt}],{json.dumps(rest)[1:]}'.encode()
 
 
-class Replay:
-    """One replay of `requests`, sorted by arrival, against the base URL of each request's class.
+async def replay(
+    requests: Sequence[TraceRequest],
+    urls: Mapping[str, str],
+    *,
+    model: str,
+    max_model_len: int,
+    time_scale: float,
+    max_tokens: int = 4096,
+    attempts: int = 8,
+    retry_base: float = 0.1,
+    request_timeout: float = 600.0,
+    rng: random.Random | None = None,
+    on_progress: Callable[[ReplayProgress], None] | None = None,
+) -> ReplayResult:
+    """Send `requests`, sorted by arrival, each to the base URL of its class; cancelling ends every request.
 
-    Run it once with `await run()`; cancelling that ends every request. Raises ValueError before anything is sent when
-    a class has no URL or a request can't fit.
+    `time_scale` engine seconds pass per wall second; `retry_base` and `request_timeout` are wall seconds. `max_tokens`
+    is the limit that every request names: the same for all, so that it doesn't tell the output length. `on_progress`
+    is called after every send and every end and must be quick. Raises ValueError before anything is sent when a class
+    has no URL or a request can't fit.
     """
+    settings = ReplaySettings(model, time_scale, max_tokens, max_model_len, attempts, retry_base, request_timeout)
+    return await _Replay(requests, urls, settings, rng or random.Random(), on_progress).run()
 
+
+class _Replay:
     def __init__(
         self,
         requests: Sequence[TraceRequest],
         urls: Mapping[str, str],
         settings: ReplaySettings,
-        *,
         rng: random.Random,
-        on_progress: Callable[[Progress], None] | None = None,
+        on_progress: Callable[[ReplayProgress], None] | None,
     ) -> None:
         missing = sorted({request.traffic_class for request in requests} - urls.keys())
         if missing:
@@ -130,16 +141,11 @@ class Replay:
         self._settings = settings
         self._rng = rng
         self._on_progress = on_progress
-        self._results: list[RequestResult] = []
+        self._outcomes: list[RequestOutcome] = []
         self._sent = 0
         self._retried = 0
         self._failed = 0
         self._start = 0.0
-
-    @property
-    def progress(self) -> Progress:
-        completed = len(self._results) - self._failed
-        return Progress(len(self._requests), self._sent, completed, self._failed, self._retried)
 
     async def run(self) -> ReplayResult:
         raise_file_limit()
@@ -155,14 +161,15 @@ class Replay:
                 if delay > 0:
                     await asyncio.sleep(delay)
                 group.create_task(self._one(session, request))
-        return summarise(self._results)
+        return summarise(self._outcomes)
 
     def _wall(self) -> float:
         return asyncio.get_running_loop().time() - self._start
 
     def _report(self) -> None:
         if self._on_progress is not None:
-            self._on_progress(self.progress)
+            completed = len(self._outcomes) - self._failed
+            self._on_progress(ReplayProgress(len(self._requests), self._sent, completed, self._failed, self._retried))
 
     async def _one(self, session: aiohttp.ClientSession, request: TraceRequest) -> None:
         scale = self._settings.time_scale
@@ -181,18 +188,20 @@ class Replay:
                 log.info("attempt %d of a %s request failed: %s", attempt, request.traffic_class, error)
                 if attempt == 1:
                     self._retried += 1
-                pause = min(self._settings.retry_limit, self._settings.retry_base * 2 ** (attempt - 1))
+                if attempt == self._settings.attempts:
+                    break
+                pause = min(_RETRY_LIMIT, self._settings.retry_base * 2 ** (attempt - 1))
                 await asyncio.sleep(pause * self._rng.uniform(0.5, 1.0))
             except _Refused as failure:
                 error = str(failure)
                 break
             else:
                 times = ((first - sent) * scale, (self._wall() - sent) * scale)
-                self._results.append(RequestResult(request, sent * scale, *times, attempt))
+                self._outcomes.append(RequestOutcome(request, sent * scale, *times, attempt))
                 self._report()
                 return
         self._failed += 1
-        self._results.append(RequestResult(request, sent * scale, None, None, attempt, error))
+        self._outcomes.append(RequestOutcome(request, sent * scale, None, None, attempt, error))
         self._report()
 
     async def _attempt(self, session: aiohttp.ClientSession, request: TraceRequest, body: bytes) -> float:

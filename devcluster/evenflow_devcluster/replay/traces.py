@@ -4,7 +4,7 @@ import csv
 import gzip
 import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,29 +81,25 @@ def _tokens(text: str, column: str, where: str) -> int:
     return int(text)
 
 
-def cut(
-    requests: Iterable[TraceRequest],
-    *,
-    seconds: float | None = None,
-    max_total_tokens: int | None = None,
-    rate_scale: float = 1.0,
+def take_slice(
+    requests: Iterable[TraceRequest], *, seconds: float | None = None, max_total_tokens: int | None = None
 ) -> tuple[TraceRequest, ...]:
-    """Those of the trace's first `seconds` with at most `max_total_tokens`, arriving `rate_scale` times as fast."""
-    if not (math.isfinite(rate_scale) and rate_scale > 0):
-        raise ValueError(f"rate_scale is {rate_scale}; it must be positive")
+    """Those that arrive in the first `seconds` of the trace and have at most `max_total_tokens`, prompt and output."""
     return tuple(
-        replace(request, arrival_s=request.arrival_s / rate_scale)
+        request
         for request in requests
         if (seconds is None or request.arrival_s < seconds)
         and (max_total_tokens is None or request.total_tokens <= max_total_tokens)
     )
 
 
-def merge(*traces: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:
+def scale_rate(requests: Iterable[TraceRequest], factor: float) -> tuple[TraceRequest, ...]:
+    """The same requests, arriving `factor` times as fast."""
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError(f"factor is {factor}; it must be a positive number")
+    return tuple(replace(request, arrival_s=request.arrival_s / factor) for request in requests)
+
+
+def merge_traces(*traces: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:
     """Several traces, each sorted by arrival, as one; at equal arrivals the earlier argument comes first."""
     return tuple(heapq.merge(*traces, key=lambda request: request.arrival_s))
-
-
-def classify(requests: Iterable[TraceRequest], choose: Callable[[TraceRequest], str]) -> tuple[TraceRequest, ...]:
-    """The same requests, each with the traffic class that `choose` gives it."""
-    return tuple(replace(request, traffic_class=choose(request)) for request in requests)
