@@ -84,9 +84,7 @@ class Api:
             self.registry.install(name, served)
         return stored
 
-    def update(
-        self, resource: Resource, key: Key, body: Object, caller: Caller, *, subresource: str = ""
-    ) -> Object:
+    def update(self, resource: Resource, key: Key, body: Object, caller: Caller, *, subresource: str = "") -> Object:
         return self._change(resource, key, lambda _: body, caller, subresource, replace=True)
 
     def patch(

@@ -36,7 +36,7 @@ class DefinitionStrategy(Strategy):
         names = spec.get("names") or {}
         expected = f"{names.get('plural')}.{spec.get('group')}"
         if obj["metadata"]["name"] != expected:
-            message = f"must be spec.names.plural+\".\"+spec.group: {expected}"
+            message = f'must be spec.names.plural+"."+spec.group: {expected}'
             yield FieldError("metadata.name", message, value=obj["metadata"]["name"])
         if spec.get("scope") not in ("Namespaced", "Cluster"):
             listed = 'supported values: "Cluster", "Namespaced"'

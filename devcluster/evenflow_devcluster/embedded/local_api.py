@@ -1,7 +1,6 @@
 """The controllers' view of the API: `ControllerApi` on the in-memory store, without HTTP."""
 
 from collections.abc import Callable
-from typing import Any
 
 from .api import MERGE, Api
 from .controller_api import Object, StoreEvent
@@ -50,13 +49,15 @@ class LocalApi:
     def merge_patch(
         self, resource: str, namespace: str | None, name: str, patch: Object, *, subresource: str | None = None
     ) -> Object:
+        """`subresource` is status, scale, or binding (the patch then sets spec.nodeName of an unbound pod)."""
         target = self._resource(resource)
         key = (namespace or "", name)
         if subresource == "scale":
             return patch_scale(self._api, target, key, MERGE, patch, self._caller)
         if subresource == "binding":
-            body: dict[str, Any] = {"metadata": {"name": name}, "target": {"kind": "Node", **patch.get("target", {})}}
-            return bind(self._api, key, body, self._caller)
+            target_node = {"kind": "Node", "name": (patch.get("spec") or {}).get("nodeName")}
+            bind(self._api, key, {"metadata": {"name": name}, "target": target_node}, self._caller)
+            return copied(self._api.record(target, key).object)
         if subresource not in (None, "status"):
             raise no_such_path()
         stored, _ = self._api.patch(target, key, MERGE, patch, self._caller, subresource=subresource or "")

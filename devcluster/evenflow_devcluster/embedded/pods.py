@@ -179,7 +179,10 @@ def _qos(spec: Object) -> str:
     containers = [c for field in _CONTAINER_LISTS for c in spec.get(field) or () if isinstance(c, dict)]
     resources = [container.get("resources") or {} for container in containers]
     compute = [
-        {part: {k: v for k, v in (r.get(part) or {}).items() if k in ("cpu", "memory")} for part in ("limits", "requests")}
+        {
+            part: {k: v for k, v in (r.get(part) or {}).items() if k in ("cpu", "memory")}
+            for part in ("limits", "requests")
+        }
         for r in resources
     ]
     if all(not r["limits"] and not r["requests"] for r in compute):
@@ -203,7 +206,9 @@ def _container_errors(container: Object, path: str, names: set[str], volumes: se
     for index, port in enumerate(container.get("ports") or ()):
         number = port.get("containerPort")
         if not isinstance(number, int) or not 1 <= number <= 65535:
-            yield FieldError(f"{path}.ports[{index}].containerPort", "must be between 1 and 65535, inclusive", value=number)
+            yield FieldError(
+                f"{path}.ports[{index}].containerPort", "must be between 1 and 65535, inclusive", value=number
+            )
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield FieldError(f"{path}.volumeMounts[{index}].name", "", "NotFound", mount.get("name"))

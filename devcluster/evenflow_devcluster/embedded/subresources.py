@@ -26,7 +26,9 @@ def scale_of(resource: Resource, obj: Object) -> Object:
     replicas = dig(obj, *paths.spec_replicas)
     if replicas is None:
         path = ".".join(("", *paths.spec_replicas))
-        raise StatusError(500, "InternalError", f'Internal error occurred: the spec replicas field "{path}" does not exist')
+        raise StatusError(
+            500, "InternalError", f'Internal error occurred: the spec replicas field "{path}" does not exist'
+        )
     status: Object = {"replicas": dig(obj, *paths.status_replicas) or 0}
     selector = dig(obj, *paths.selector) if paths.selector else None
     if selector:
@@ -59,9 +61,7 @@ def patch_scale(api: Api, resource: Resource, key: Key, kind: str, patch: Any, c
     return _write_scale(api, resource, key, build, caller)
 
 
-def _write_scale(
-    api: Api, resource: Resource, key: Key, build: Callable[[Object], Object], caller: Caller
-) -> Object:
+def _write_scale(api: Api, resource: Resource, key: Key, build: Callable[[Object], Object], caller: Caller) -> Object:
     paths = _scale_paths(resource)
 
     def change(live: Object) -> Object:
@@ -150,7 +150,12 @@ def evict(api: Api, key: Key, eviction: Object, caller: Caller) -> Object:
         _spend_budget(api, pod, key, options.dry_run)
     if not options.dry_run and not finished:
         message = "Eviction API: evicting"
-        condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI", "message": message}
+        condition = {
+            "type": "DisruptionTarget",
+            "status": "True",
+            "reason": "EvictionByEvictionAPI",
+            "message": message,
+        }
         _set_condition(api, pods, key, pod, caller, condition)
         options = DeleteOptions(options.grace, options.uid or pod["metadata"]["uid"], None, options.propagation)
     api.delete(pods, key, options)
@@ -176,25 +181,23 @@ def _spend_budget(api: Api, pod: Object, key: Key, dry_run: bool) -> None:
         raise _refused(f"The disruption budget {name} is still being processed by the server.", 10)
     if status.get("disruptionsAllowed", 0) < 1:
         healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
-        raise _refused(
-            f"The disruption budget {name} needs {wanted} healthy pods and has {healthy} currently", None
-        )
+        raise _refused(f"The disruption budget {name} needs {wanted} healthy pods and has {healthy} currently", None)
     disrupted = {
         pod_name: when
         for pod_name, when in (status.get("disruptedPods") or {}).items()
         if (moment := parsed_time(when)) and api.clock() - moment < timedelta(minutes=2)
     }
     if len(disrupted) > _MAX_DISRUPTED:
-        raise StatusError(403, "Forbidden", "DisruptedPods map too big - too many evictions not confirmed by PDB controller")
+        raise StatusError(
+            403, "Forbidden", "DisruptedPods map too big - too many evictions not confirmed by PDB controller"
+        )
     if dry_run:
         return
     disrupted[key[1]] = timestamp(api.clock())
     spent = {**status, "disruptionsAllowed": status["disruptionsAllowed"] - 1, "disruptedPods": disrupted}
     budgets = _resource(api, _BUDGETS)
     caller = Caller(manager="kube-apiserver")
-    api.writer.update(
-        budgets, (key[0], name), lambda live: {**live, "status": spent}, caller, subresource="status"
-    )
+    api.writer.update(budgets, (key[0], name), lambda live: {**live, "status": spent}, caller, subresource="status")
 
 
 def _refused(why: str, retry_after: int | None) -> StatusError:

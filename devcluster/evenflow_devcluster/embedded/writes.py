@@ -10,7 +10,6 @@ from . import managed as ownership
 from .apply import apply
 from .errors import (
     FieldError,
-
     already_exists,
     bad_request,
     conflict,
@@ -226,9 +225,7 @@ class Writer:
             skip = _skipped(resource, new, subresource)
             old_fields = field_values(live, resource.schema, skip=skip)
             new_fields = field_values(new, resource.schema, skip=skip)
-            return ownership.after_update(
-                managed, owner, old_fields, new_fields, resource.api_version, self.now()
-            )
+            return ownership.after_update(managed, owner, old_fields, new_fields, resource.api_version, self.now())
 
         return self._store_update(resource, key, live, new, subresource, caller, owned, trusted)
 
