@@ -1,0 +1,241 @@
+"""A whole cluster on this computer: API server, nodes and router in one process, its files in one folder.
+
+Folder `<home>/clusters/<name>` holds everything of a cluster and goes away with it. Home is EVENFLOW_HOME, else
+`$XDG_STATE_HOME/evenflow`, else `~/.local/state/evenflow`.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from evenflow_devcluster.agent import AgentSettings, NodeAgent, NodeShape
+from evenflow_devcluster.agent.agent import start_guard
+from evenflow_devcluster.embedded.cluster import EmbeddedCluster
+from evenflow_devcluster.embedded.errors import FieldError
+from evenflow_devcluster.kube import KubeClient, KubeError
+from evenflow_devcluster.router import Router
+from evenflow_operator.api.crd import crd_text
+from evenflow_operator.api.rules import cel_twin
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
+_CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+NODE_PREFIX = "a100-"
+_ESTABLISHED_TRIES = 200
+
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """What is known of a running cluster. `started` is the process's start time: a reused pid isn't taken for it."""
+
+    name: str
+    pid: int
+    started: int
+    ready: bool
+    kubeconfig: Path
+    url: str
+    nodes: int
+
+    @property
+    def folder(self) -> Path:
+        return self.kubeconfig.parent
+
+    def alive(self) -> bool:
+        return process_start(self.pid) == self.started
+
+
+def process_start(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if there is none or it is a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else int(fields[19])
+
+
+def home_folder() -> Path:
+    configured = os.environ.get("EVENFLOW_HOME")
+    if configured:
+        return Path(configured).absolute()
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base).absolute() / "evenflow"
+
+
+def cluster_folder(name: str, *, home: Path | None = None) -> Path:
+    """Raises ValueError for a name that can't be a folder's."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"cluster name {name!r}: use 1 to 40 lower-case letters, digits and dashes, a letter first")
+    return (home or home_folder()) / "clusters" / name
+
+
+def find_state(name: str, *, home: Path | None = None) -> ClusterState | None:
+    """The cluster as its folder tells it, running or not; None without a readable state file."""
+    try:
+        document = json.loads((cluster_folder(name, home=home) / "state.json").read_text())
+        return ClusterState(**{**document, "kubeconfig": Path(document["kubeconfig"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def read_state(name: str, *, home: Path | None = None) -> ClusterState | None:
+    """The cluster if it runs and is ready, else None."""
+    state = find_state(name, home=home)
+    return state if state is not None and state.ready and state.alive() else None
+
+
+def _write_state(state: ClusterState) -> None:
+    file = state.folder / "state.json"
+    fresh = file.with_suffix(".tmp")
+    fresh.write_text(json.dumps({**asdict(state), "kubeconfig": str(state.kubeconfig)}))
+    fresh.replace(file)
+
+
+def pool_twin(new: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
+    """The CEL rules of LLMServingPool for the embedded server, which has no CEL."""
+    return [FieldError(error.path, error.message) for error in cel_twin(new, old)]
+
+
+class LocalCluster:
+    """Start with `await LocalCluster.start(folder)`; `stop` ends all processes and ports. Files are the caller's."""
+
+    def __init__(self, server: EmbeddedCluster) -> None:
+        self.server = server
+        self.agent: NodeAgent | None = None
+        self.router: Router | None = None
+
+    @property
+    def kubeconfig(self) -> Path:
+        return Path(self.server.kubeconfig)
+
+    @classmethod
+    async def start(
+        cls,
+        folder: Path,
+        *,
+        nodes: int = 2,
+        shape: NodeShape | None = None,
+        settings: Callable[[Path], AgentSettings] = AgentSettings,
+    ) -> Self:
+        """All up, the pool's CRD installed, nodes ready. Raises KubeError or OSError, with nothing left running."""
+        definition = yaml.safe_load(crd_text())
+        twins = {definition["metadata"]["name"]: pool_twin}
+        cluster = cls(await EmbeddedCluster.start(folder, cel_twins=twins))
+        try:
+            await cluster._install(definition)
+            cluster.router = await Router.start(cluster.kubeconfig)
+            names = {f"{NODE_PREFIX}{number}": shape or NodeShape() for number in range(nodes)}
+            cluster.agent = await NodeAgent.start(cluster.kubeconfig, names, settings(folder / "agent"))
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    async def _install(self, definition: Mapping[str, Any]) -> None:
+        async with await KubeClient.connect(self.kubeconfig) as client:
+            await client.create(_CRD_PATH, dict(definition))
+            for _ in range(_ESTABLISHED_TRIES):
+                if await _established(client, str(definition["metadata"]["name"])):
+                    return
+                await asyncio.sleep(0.05)
+            raise TimeoutError("the CustomResourceDefinition was not established in time")
+
+    async def stop(self) -> None:
+        """Router, pods and nodes, API server, in this order; every part is ended even if another fails to."""
+        parts = [part for part in (self.router, self.agent, self.server) if part is not None]
+        for part in parts:
+            try:
+                await part.stop()
+            except (OSError, KubeError, RuntimeError) as error:
+                log.warning("%s didn't stop cleanly: %s", type(part).__name__, error)
+
+
+async def _established(client: KubeClient, name: str) -> bool:
+    definition = await client.get(f"{_CRD_PATH}/{name}")
+    conditions = (definition.get("status") or {}).get("conditions") or []
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
+
+
+async def serve(name: str, nodes: int, on_ready: Callable[[ClusterState], None]) -> None:
+    """Run a cluster in this process until SIGINT or SIGTERM, then end and remove all of it.
+
+    Raises ValueError for a bad name, FileExistsError when a cluster of that name is running.
+    """
+    folder = cluster_folder(name)
+    claim(name)
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    # Should this process be killed, its folder goes all the same; the agent has a guard of its own for its processes.
+    warden = start_guard(f"EVENFLOW_CLUSTER={secrets.token_hex(16)}", folder)
+    started = process_start(os.getpid()) or 0
+    state = ClusterState(name, os.getpid(), started, False, folder / "kubeconfig", "", nodes)
+    _write_state(state)
+    cluster: LocalCluster | None = None
+    try:
+        starting = asyncio.create_task(LocalCluster.start(folder, nodes=nodes))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            return
+        cluster = starting.result()
+        ready = ClusterState(name, os.getpid(), started, True, cluster.kubeconfig, cluster.server.url, nodes)
+        _write_state(ready)
+        on_ready(ready)
+        await stopping
+    finally:
+        if cluster is not None:
+            await cluster.stop()
+        assert warden.stdin is not None
+        warden.stdin.close()
+        await asyncio.to_thread(warden.wait)
+
+
+def claim(name: str) -> Path:
+    """An empty folder for a new cluster, in place of what a dead one left. Raises FileExistsError if one is running."""
+    folder = cluster_folder(name)
+    state = find_state(name)
+    if state is not None and state.alive() and state.pid != os.getpid():
+        raise FileExistsError(f"cluster {name!r} is running (pid {state.pid}); stop it with: evenflow cluster down")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, mode=0o700)
+    return folder
+
+
+def main() -> None:
+    """What `evenflow cluster up` starts in the background: NAME NODES."""
+    logging.basicConfig(level=logging.WARNING, format=_LOG_FORMAT, stream=sys.stderr)
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(serve(sys.argv[1], int(sys.argv[2]), _log_to_folder))
+
+
+def _log_to_folder(state: ClusterState) -> None:
+    """Once up, nobody reads standard error any more."""
+    handler = RotatingFileHandler(state.folder / "cluster.log", maxBytes=2**20, backupCount=1)
+    logging.basicConfig(level=logging.WARNING, format=_LOG_FORMAT, handlers=[handler], force=True)
+    null = os.open(os.devnull, os.O_RDWR)
+    for number in (1, 2):
+        os.dup2(null, number)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    main()
