@@ -42,14 +42,18 @@ class Buckets:
         self._counts[bisect_left(self._bounds, value)] += count
         self._sum += value * count
 
-    def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
-        """A histogram with negative bounds has no `_sum`, as Prometheus wants it: that would not be a counter."""
+    def add_to(self, family: HistogramMetricFamily, labels: Mapping[str, str]) -> None:
+        """Add the buckets under these labels, in the order of the family's. A histogram with negative bounds gets no `_sum`, as Prometheus wants it: that would not be a counter."""
         running = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
             running += count
             buckets.append(("+Inf" if bound == math.inf else repr(bound), running))
-        family.add_metric(labels, buckets, sum_value=None if self._bounds[0] < 0 else self._sum)
+        if self._bounds[0] >= 0:
+            family.add_metric(list(labels.values()), buckets, self._sum)
+            return
+        family.add_metric(list(labels.values()), buckets, None)
+        family.add_sample(f"{family.name}_count", dict(labels), running)
 
 
 class UsagePeaks:
@@ -215,15 +219,15 @@ class WorkerMetrics(Collector):
         ):
             family = HistogramMetricFamily(metric, text, labels=[names.LABEL_CLASS])
             for name in classes:
-                _of(store, name, bounds).add_to(family, [name])
+                _of(store, name, bounds).add_to(family, {names.LABEL_CLASS: name})
             yield family
 
     def _predictor(self, fallbacks: Mapping[str, int]) -> Iterator[HistogramMetricFamily | CounterMetricFamily]:
         latency = HistogramMetricFamily(names.PREDICTOR_LATENCY, "Duration of one call of the predictor.", labels=[])
-        self._predictor_latency.add_to(latency, [])
+        self._predictor_latency.add_to(latency, {})
         yield latency
         batch = HistogramMetricFamily(names.PREDICTOR_BATCH_SIZE, "Requests in one call of the predictor.", labels=[])
-        self._predictor_batch.add_to(batch, [])
+        self._predictor_batch.add_to(batch, {})
         yield batch
         yield _labelled(names.PREDICTOR_FALLBACK, "Requests scheduled by the prior instead.", "reason", fallbacks)
 

@@ -170,7 +170,7 @@ class VllmMetrics(Collector):
             ("request_num_preemptions", "Histogram of preemptions per request.", self._preemptions),
         ):
             family = HistogramMetricFamily(f"vllm:{name}", text, labels=_labels())
-            buckets.add_to(family, self._labels)
+            buckets.add_to(family, {"model_name": self._labels[0], "engine": self._labels[1]})
             yield family
 
     def _cache_config(self) -> GaugeMetricFamily:
