@@ -108,9 +108,6 @@ def lint_pool(document: Mapping[str, Any]) -> list[FieldError]:
     version = document.get("apiVersion")
     if version != API_VERSION:
         faults.append(FieldError("apiVersion", f"found {shown(version)}; write {API_VERSION}"))
-    metadata = document.get("metadata")
-    if not (isinstance(metadata, Mapping) and metadata.get("name")):
-        faults.append(FieldError("metadata.name", "nothing found; give the pool a name"))
     faults += _unknown(document)
     body = {key: document[key] for key in ("metadata", "spec") if document.get(key) is not None}
     try:
@@ -174,17 +171,20 @@ def _root_schema() -> dict[str, Any]:
 
 def _unknown(document: Mapping[str, Any]) -> Iterator[FieldError]:
     for field in unknown_fields(_root_schema(), document):
-        close = _closest(str(field.location[-1]), field.free) or _closest(str(field.location[-1]), field.known)
+        close = _closest(str(field.location[-1]), field.known, field.free)
         remedy = f"did you mean {close}?" if close else f"known here: {', '.join(sorted(field.known))}"
         yield FieldError(path_text(field.location), f"found an unknown field; {remedy}")
 
 
-def _closest(name: str, candidates: tuple[str, ...]) -> str | None:
-    by_lower = {candidate.lower(): candidate for candidate in candidates}
+def _closest(name: str, known: tuple[str, ...], free: tuple[str, ...]) -> str | None:
+    """The field that was probably meant: one with the same letters, else a similar one, rather one not yet set."""
     plain = name.replace("_", "").replace("-", "").lower()
-    swapped = [candidate for candidate in by_lower if sorted(candidate) == sorted(plain)]
-    close = swapped or difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
+    swapped = [field for field in known if sorted(field.lower()) == sorted(plain)]
+    for fields in (swapped, free, known):
+        by_lower = {field.lower(): field for field in fields}
+        for close in difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.6):
+            return by_lower[close]
+    return None
 
 
 def _warnings(document: Mapping[str, Any]) -> list[FieldError]:

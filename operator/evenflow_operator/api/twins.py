@@ -34,9 +34,12 @@ def _items(value: Any, *keys: str) -> list[Any]:
     return found if isinstance(found, list) else []
 
 
-def _pool_name(name: Any) -> str | None:
-    found = get(name, "metadata", "name")
-    return found if isinstance(found, str) else None
+def _pool_name(pool: Any) -> str | None:
+    metadata = get(pool, "metadata")
+    name = get(metadata, "name")
+    if name is None and isinstance(metadata, Mapping):
+        return ""
+    return name if isinstance(name, str) else None
 
 
 def below(twin: Twin, *keys: str) -> Twin:
@@ -58,7 +61,7 @@ def long_pool_name(pool: Any) -> Iterator[Violation]:
 def bad_pool_name(pool: Any) -> Iterator[Violation]:
     name = _pool_name(pool)
     if name is not None and not re.fullmatch(NAME_PATTERN, name):
-        yield ("metadata", "name"), f"found {shown(name)}"
+        yield ("metadata", "name"), f"found {shown(name)}" if name else "nothing found"
 
 
 def one_source(source: Any) -> Iterator[Violation]:
