@@ -82,7 +82,7 @@ def replay(requests: Sequence[EngineRequest], spec: EngineSpec, config: WorkerCo
 
 
 def read_trace(name: str, seconds: float, *, scale: float = 1.0, traffic_class: str = "") -> list[EngineRequest]:
-    """Rows of a bundled trace that arrive within `seconds`, `scale` times faster; class by prompt length if not given."""
+    """Rows of a trace that arrive within `seconds`, `scale` times faster; classes by prompt length by default."""
     requests = []
     with gzip.open(TRACES / f"{name}.csv.gz", "rt", newline="") as file:
         for number, row in enumerate(csv.DictReader(file)):
@@ -161,7 +161,9 @@ def azure(seconds: float) -> None:
         "SVF aged 30, watermark .05": limited(SVF, None, 0.05),
         "SVF aged 30, wm .05, cap 2.5": limited(SVF, 2.5, 0.05),
     }
-    known = ["evaluation.md: stock 22.4 s (p99 50.6, 714 evictions); watermark .05 18.7 (43.1, 0); SVF aged 14.3 (64.4, 9)"]
+    known = [
+        "evaluation.md: stock 22.4 s (p99 50.6, 714 evictions); watermark .05 18.7 (43.1, 0); SVF aged 14.3 (64.4, 9)"
+    ]
     compare(requests, spec, 4, policies, known)
 
 

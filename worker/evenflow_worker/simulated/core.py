@@ -12,7 +12,7 @@ from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_model.steptime import step_time_model
 from evenflow_model.volume import proxy_block_volume
-from evenflow_worker.predict.class_prior import ClassPriorPredictor
+from evenflow_worker.predict.guarded import GuardedPredictor
 from evenflow_worker.predict.protocol import Predictor
 from evenflow_worker.scheduling.bucket import AdmissionBucket
 from evenflow_worker.scheduling.keys import Ordering, QueueKey, predicted_volume
@@ -44,8 +44,7 @@ class EngineCore:
         self._queue: WaitingQueue[Sequence] = WaitingQueue()
         self._running: list[Sequence] = []
         self._requests: dict[str, Sequence] = {}
-        self._priors = ClassPriorPredictor()
-        self._predictor = predictor
+        self._predictor = GuardedPredictor(predictor, self.counters.predictor_fallbacks)
         self._added = 0
         self._evicted = 0
         self._rekeyed_s = 0.0
@@ -60,7 +59,7 @@ class EngineCore:
         self._ordering = Ordering.from_config(config, self.spec.max_model_len)
         self._bucket.configure(config.admission)
         self._pool.set_watermark(config.admission.watermark)
-        self._priors.configure(config.class_priors, config.classes)
+        self._predictor.configure(config)
         self._classes = frozenset(config.classes)
         for sequence in self._queue:
             sequence.metric = self._ordering.metric(sequence.prompt, sequence.predicted_output)
@@ -114,7 +113,9 @@ class EngineCore:
         duration = self._step_time.step_ms(batch.scheduled, batch.decode_context, batch.chunks) / 1000.0
         self.now = started + duration
         first, finished = self._sample(batch)
-        self._count(batch)
+        self.counters.iterations += 1
+        self.counters.generation_tokens += len(batch.sampled)
+        self.counters.recomputed_tokens += batch.recomputed
         return StepOutcome(
             started_s=started,
             duration_s=duration,
@@ -244,7 +245,8 @@ class EngineCore:
             for sequence in done:
                 self._release(sequence)
                 del self._requests[sequence.request_id]
-                self._learn(sequence)
+                self.counters.completed[sequence.traffic_class] += 1
+                self._predictor.observe(sequence.traffic_class, sequence.prompt, sequence.output)
             self._running[:] = [sequence for sequence in self._running if sequence.running]
         return tuple(first), tuple([sequence.finished(now) for sequence in done])
 
@@ -252,12 +254,6 @@ class EngineCore:
         self._pool.free += sequence.capacity // self._pool.block_size
         sequence.capacity = 0
         sequence.running = False
-
-    def _count(self, batch: Batch) -> None:
-        counters = self.counters
-        counters.iterations += 1
-        counters.generation_tokens += len(batch.sampled)
-        counters.recomputed_tokens += batch.recomputed
 
     # ------------------------------------------------------------------ order and prediction
 
@@ -279,34 +275,10 @@ class EngineCore:
         self._rekeyed_iteration = self.counters.iterations
 
     def _predict(self, sequence: Sequence) -> None:
-        predicted = self._prediction(sequence)
+        predicted = self._predictor.predict(sequence.traffic_class, sequence.prompt)
         # More than the engine can hold is impossible; the client's max_tokens is a limit, not a hint, and isn't used.
         sequence.predicted_output = min(max(predicted, 1.0), float(max(self.max_request_tokens - sequence.prompt, 1)))
         sequence.metric = self._ordering.metric(sequence.prompt, sequence.predicted_output)
-
-    def _prediction(self, sequence: Sequence) -> float:
-        if self._predictor is not None:
-            try:
-                predicted = self._predictor.predict(sequence.traffic_class, sequence.prompt)
-            except Exception:
-                # A predictor must never stop the engine.
-                self.counters.predictor_fallbacks["error"] += 1
-            else:
-                if math.isfinite(predicted) and predicted > 0.0:
-                    return predicted
-                self.counters.predictor_fallbacks["invalid"] += 1
-        elif self.config.predictor.type != "ClassPrior":
-            self.counters.predictor_fallbacks["unavailable"] += 1
-        return self._priors.predict(sequence.traffic_class, sequence.prompt)
-
-    def _learn(self, sequence: Sequence) -> None:
-        self.counters.completed[sequence.traffic_class] += 1
-        self._priors.observe(sequence.traffic_class, sequence.prompt, sequence.output)
-        if self._predictor is not None:
-            try:
-                self._predictor.observe(sequence.traffic_class, sequence.prompt, sequence.output)
-            except Exception:
-                self.counters.predictor_fallbacks["error"] += 1
 
     def _check(self, request: EngineRequest) -> None:
         if request.request_id in self._requests:
