@@ -43,7 +43,10 @@ class Buckets:
         self._sum += value * count
 
     def add_to(self, family: HistogramMetricFamily, labels: Mapping[str, str]) -> None:
-        """Add the buckets under these labels, in the order of the family's. A histogram with negative bounds gets no `_sum`, as Prometheus wants it: that would not be a counter."""
+        """Add the buckets under these labels, which stand in the family's order.
+
+        A histogram with negative bounds gets no `_sum`, as Prometheus wants it: that would not be a counter.
+        """
         running = 0
         buckets: list[tuple[str, float]] = []
         for bound, count in zip((*self._bounds, math.inf), self._counts, strict=True):
