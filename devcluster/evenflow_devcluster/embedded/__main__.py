@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import signal
+import time
 from pathlib import Path
 
 from .cluster import EmbeddedCluster
@@ -13,9 +14,11 @@ async def serve(state_dir: Path, host: str, port: int) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
+    started = time.perf_counter()
     cluster = await EmbeddedCluster.start(state_dir, host=host, port=port)
     try:
-        print(f"ready at {cluster.url}; KUBECONFIG={cluster.kubeconfig}", flush=True)
+        took = (time.perf_counter() - started) * 1000
+        print(f"ready at {cluster.url} after {took:.0f} ms; KUBECONFIG={cluster.kubeconfig}", flush=True)
         await stopped.wait()
     finally:
         await cluster.stop()

@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import importlib.util
+import os
 import random
 import secrets
 from collections.abc import Mapping
@@ -54,7 +55,7 @@ class EmbeddedCluster:
         """Serve on `host`:`port` (0: any free one). `cel_twins` maps a CRD's name to the Python form of its CEL rules;
         with a `seed`, uids, generated names and injected faults repeat. Raises OSError if the port is taken.
         """
-        state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.makedirs(state_dir, mode=0o700, exist_ok=True)
         rng = random.Random(seed)
         api = Api(Store(), clock, rng, cel_twins or {})
         faults = Faults(random.Random(rng.random()), api.store.end_watches, api.store.forget_history)

@@ -100,13 +100,11 @@ def aggregated(registry: Registry, core: bool) -> Object:
     for name, versions in registry.groups().items():
         if bool(name) is core:
             continue
-        items.append({
-            "metadata": {"name": name, "creationTimestamp": None},
-            "versions": [
-                {"version": version, "resources": _aggregated_resources(registry, name, version), "freshness": "Current"}
-                for version in versions
-            ],
-        })  # fmt: skip
+        served = [
+            {"version": version, "freshness": "Current", "resources": _aggregated_resources(registry, name, version)}
+            for version in versions
+        ]
+        items.append({"metadata": {"name": name, "creationTimestamp": None}, "versions": served})
     return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
 
 

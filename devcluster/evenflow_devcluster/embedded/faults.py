@@ -1,4 +1,4 @@
-"""Fault injection: the API answers errors, answers late, or loses watches, as told. Seeded, so a run can be repeated."""
+"""Fault injection: the API answers errors, answers late, or loses watches, as told. Seeded, so that it repeats."""
 
 import asyncio
 import random

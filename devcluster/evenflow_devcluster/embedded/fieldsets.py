@@ -1,7 +1,7 @@
 """Sets of fields as server-side apply keeps them (`metadata.managedFields[].fieldsV1`).
 
-A path is a tuple of FieldsV1 elements: `f:name` for a field or key, `k:{…}` for an item of a list map, `v:…` for a member
-of a set. A field set maps each owned path to its value; an item of a list map is owned itself, with the value `ITEM`.
+A path is a tuple of FieldsV1 elements: `f:name` for a field or key, `k:{…}` for an item of a list map, `v:…` for a
+member of a set. A field set maps each owned path to its value; an item of a list map is owned itself, value `ITEM`.
 """
 
 import json

@@ -64,12 +64,11 @@ def drop_nulls(value: Any) -> None:
 
 
 def apply_defaults(value: Any, schema: Schema) -> None:
-    """Fill in the defaults of a custom resource's schema, in place; a null where null isn't allowed counts as absent."""
+    """Fill in the defaults of a custom resource's schema, in place; a forbidden null counts as absent."""
     if isinstance(value, dict):
         for name, child in schema.properties():
-            if child.has_default:
-                if name not in value or (value[name] is None and not child.nullable):
-                    value[name] = copied(child.raw["default"])
+            if child.has_default and (name not in value or (value[name] is None and not child.nullable)):
+                value[name] = copied(child.raw["default"])
         for key, item in value.items():
             if isinstance(item, dict | list):
                 found = schema.child(key)

@@ -60,10 +60,8 @@ class Registry:
     def strategy(self, resource: Resource) -> Strategy:
         found = self._strategies.get(resource)
         if found is None:
-            if resource.qualified == CRDS:
-                found = DefinitionStrategy(resource, self._twins)
-            else:
-                found = strategy_for(resource)
+            defines = resource.qualified == CRDS
+            found = DefinitionStrategy(resource, self._twins) if defines else strategy_for(resource)
             self._strategies[resource] = found
         return found
 

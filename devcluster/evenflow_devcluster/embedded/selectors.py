@@ -84,8 +84,10 @@ def requirements_of(selector: Mapping[str, Any] | None) -> tuple[Requirement, ..
         return None
     found = [Requirement(key, "in", (value,)) for key, value in (selector.get("matchLabels") or {}).items()]
     words = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}
-    for term in selector.get("matchExpressions") or ():
-        found.append(Requirement(term["key"], words[term["operator"]], tuple(term.get("values") or ())))
+    found += [
+        Requirement(term["key"], words[term["operator"]], tuple(term.get("values") or ()))
+        for term in selector.get("matchExpressions") or ()
+    ]
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """The objects, their history and who listens: in memory, one global resourceVersion, one event loop.
 
-A stored object is never changed in place: a write puts a new one in its stead. So history, caches and watchers share it.
+A stored object is never changed in place: a write puts a new one in its stead. History and watchers share it.
 """
 
 import logging

@@ -141,9 +141,9 @@ def _check_combinations(value: Any, raw: Any, path: str) -> Iterator[FieldError]
         yield from _check(value, Schema(part), path)
     if "anyOf" in raw and not any(_valid(value, part) for part in raw["anyOf"]):
         yield FieldError(path, f"{_body(path)} must validate at least one schema (anyOf)", value=value)
-    if "oneOf" in raw and "x-kubernetes-int-or-string" not in raw and raw.get("type") is not None:
-        if sum(_valid(value, part) for part in raw["oneOf"]) != 1:
-            yield FieldError(path, f"{_body(path)} must validate one and only one schema (oneOf)", value=value)
+    # The built-in Quantity and IntOrString have an untyped oneOf, which a number and a string both pass.
+    if "oneOf" in raw and raw.get("type") is not None and sum(_valid(value, part) for part in raw["oneOf"]) != 1:
+        yield FieldError(path, f"{_body(path)} must validate one and only one schema (oneOf)", value=value)
     if "not" in raw and _valid(value, raw["not"]):
         yield FieldError(path, f"{_body(path)} must not validate the schema (not)", value=value)
 

@@ -202,16 +202,16 @@ class Writer:
     ) -> Object:
         """Store what `build` makes of the live object (which it must not change); returns the object as stored.
 
-        `replace` says that the body came whole (PUT); `trusted` lets the server's own subresources change frozen fields.
+        `replace`: the body came whole (PUT); `trusted`: the server's own subresources may change frozen fields.
         """
         live = self.live(resource, key)
         shown = {**live, "apiVersion": resource.api_version}
         new = copied(build(shown))
         metadata = self._envelope(resource, new, key[0], key[1])
-        if replace and not metadata.get("resourceVersion"):
-            if resource.custom or resource.qualified in _UPDATE_NEEDS_VERSION:
-                error = FieldError("metadata.resourceVersion", "must be specified for an update", value=0)
-                raise invalid(resource.kind, resource.group, key[1], [error])
+        needs_version = replace and (resource.custom or resource.qualified in _UPDATE_NEEDS_VERSION)
+        if needs_version and not metadata.get("resourceVersion"):
+            error = FieldError("metadata.resourceVersion", "must be specified for an update", value=0)
+            raise invalid(resource.kind, resource.group, key[1], [error])
         given = metadata.get("managedFields")
         self._clean(resource, new, caller)
         metadata = self._checked(resource, live, new)
