@@ -6,11 +6,11 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import aiohttp
 
 from evenflow_contract import environment, metrics
+from evenflow_worker.simulated.lag_metrics import BUSY_SECONDS, LOST_SECONDS
 
 PERIOD_SECONDS = 0.5
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
@@ -87,17 +87,13 @@ class Observer:
         return sample
 
 
-LAG_SECONDS = "evenflow_simulated_lag_seconds_total"
-RUN_SECONDS = "evenflow_simulated_run_seconds_total"
-
-
 def _totals(page: Mapping[str, float]) -> EngineTotals:
     return EngineTotals(
         evictions=page.get(metrics.VLLM_PREEMPTIONS, 0.0),
         recomputed_tokens=page.get(metrics.RECOMPUTED_TOKENS, 0.0),
         completed=page.get(metrics.COMPLETED_REQUESTS, 0.0),
-        run_seconds=page.get(RUN_SECONDS, 0.0),
-        lag_seconds=page.get(LAG_SECONDS, 0.0),
+        run_seconds=page.get(BUSY_SECONDS, 0.0),
+        lag_seconds=page.get(LOST_SECONDS, 0.0),
     )
 
 
@@ -130,7 +126,3 @@ def sums(page: str) -> dict[str, float]:
             if not math.isnan(value):
                 totals[name] = totals.get(name, 0.0) + value
     return totals
-
-
-def percent(value: Any) -> str:
-    return "–" if value is None else f"{100.0 * float(value):.0f} %"

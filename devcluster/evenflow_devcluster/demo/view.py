@@ -173,7 +173,9 @@ def print_result(console: Console, report: DemoReport, *, picture: str | None) -
     if report.decisions:
         console.print(decisions_table(report.decisions, "What the operator decided, and why"))
         console.print()
-    applied = "" if report.policy_applied_s is None else f", new policy on all engines after {report.policy_applied_s:.1f} s"
+    applied = (
+        "" if report.policy_applied_s is None else f", new policy on all engines after {report.policy_applied_s:.1f} s"
+    )
     console.print(
         f"Pods restarted: {report.pods_restarted}{applied}. Metrics read by: {report.metrics_source}. "
         f"Engines behind their clock: {report.engine_lag_percent:.1f} %."
