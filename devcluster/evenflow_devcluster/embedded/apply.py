@@ -1,5 +1,6 @@
 """Server-side apply: merge by ownership, with conflicts."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,7 +34,8 @@ def apply(
     previous = managed[owner].paths if owner in managed else frozenset()
     others = {path for other, owned in managed.items() if other != owner for path in owned.paths}
     dropped = [path for path in previous if path not in wanted and not _held(path, others)]
-    for path in sorted(dropped, key=len, reverse=True):
+    # Shortest first: an item goes whole, before its key fields, by which it is found.
+    for path in sorted(dropped, key=len):
         _remove(merged, schema, path)
     result: Managed = {}
     for other, owned in managed.items():
@@ -80,8 +82,10 @@ def _conflict(contested: Mapping[Owner, list[Path]], managed: Managed) -> Status
 
 
 def _held(path: Path, others: set[Path]) -> bool:
-    """Whether another manager owns the path, or something inside it."""
-    return path in others or any(other[: len(path)] == path for other in others)
+    """Whether another manager owns the path, something inside it, or the list item whose key it is."""
+    if len(path) > 1 and path[-2].startswith("k:") and path[-1][2:] in json.loads(path[-2][2:]):
+        path = path[:-1]
+    return any(other[: len(path)] == path for other in others)
 
 
 def _merge_root(live: Object, config: Object, schema: Schema, skip: tuple[str, ...]) -> Object:
