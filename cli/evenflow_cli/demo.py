@@ -69,11 +69,15 @@ def _parser() -> argparse.ArgumentParser:
         prog="evenflow demo",
         description="Replay a production trace against a pool on this computer, before and after Evenflow.",
     )
-    parser.add_argument("--scenario", choices=sorted(SCENARIOS), default="mooncake", help="what to send (default: mooncake)")
+    parser.add_argument(
+        "--scenario", choices=sorted(SCENARIOS), default="mooncake", help="what to send (default: mooncake)"
+    )
     parser.add_argument("--quick", action="store_true", help="half the trace, only before and after: about a minute")
     parser.add_argument("--time-scale", type=_time_scale, help="engine seconds per second; lower it on a busy computer")
     parser.add_argument("--report", metavar="FILE", help="write the figures as JSON to FILE as well")
-    parser.add_argument("--picture", metavar="FILE", default="demo-out/demo.png", help="where the picture goes (%(default)s)")
+    parser.add_argument(
+        "--picture", metavar="FILE", default="demo-out/demo.png", help="where the picture goes (%(default)s)"
+    )
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="what to print")
     return parser
 

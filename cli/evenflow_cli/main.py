@@ -17,7 +17,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-cluster_app = typer.Typer(help="A Kubernetes cluster on this computer: no container engine, no GPU.", no_args_is_help=True)
+cluster_app = typer.Typer(
+    help="A Kubernetes cluster on this computer: no container engine, no GPU.", no_args_is_help=True
+)
 app.add_typer(cluster_app, name="cluster")
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
@@ -83,7 +85,9 @@ def cluster_up(
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Start a cluster and leave it running; prints where its kubeconfig is."""
-    raise typer.Exit(_command("cluster", "devcluster").up(name=name, nodes=nodes, foreground=foreground, output=output.value))
+    raise typer.Exit(
+        _command("cluster", "devcluster").up(name=name, nodes=nodes, foreground=foreground, output=output.value)
+    )
 
 
 @cluster_app.command("down")

@@ -53,7 +53,8 @@ class Child:
 class Children:
     """Starts processes in sessions of their own, so that Ctrl-C reaches only the demo, which then ends them in order.
 
-    A guard process outlives the demo by a moment: should the demo be killed, it ends what was started and removes `folder`.
+    A guard process outlives the demo by a moment: should the demo be killed, it ends what was started and removes
+    `folder`.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -91,7 +91,7 @@ class PoolWatch:
         ]
 
     async def apply(self, manifest: Mapping[str, Any]) -> float:
-        """Apply the whole pool server-side, as `kubectl apply --server-side` does. Returns the moment it was accepted."""
+        """Apply the whole pool as `kubectl apply --server-side` does. Returns the moment it was accepted."""
         path = f"{POOLS.format(namespace=self.namespace)}/{self.name}"
         await self._client.patch(path, dict(manifest), content_type=APPLY, fieldManager="evenflow-demo", force="true")
         return time.monotonic()

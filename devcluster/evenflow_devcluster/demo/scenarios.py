@@ -129,7 +129,7 @@ def tiers(examples: Path, *, quick: bool) -> Scenario:
     )
     return Scenario(
         name="tiers",
-        title=f"Fixed output tiers {', '.join(str(c['outputTokens']) for c in classes)} above capacity, {seconds:.0f} s",
+        title=f"Fixed output tiers ({', '.join(str(c['outputTokens']) for c in classes)}) under load, {seconds:.0f} s",
         trace_name="tiers-128-256-512",
         rate_scale=1.0,
         time_scale=int(manifest["spec"]["engine"]["simulated"]["timeScale"]),

@@ -1,4 +1,4 @@
-"""Runs a scenario from an empty computer to a report: cluster, operator, pool, phase after phase, and nothing left over."""
+"""Runs a scenario from an empty computer to a report: cluster, operator, pool, phases; nothing is left over."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 from evenflow_devcluster.demo import prometheus
-from evenflow_devcluster.demo.children import Child, Children
+from evenflow_devcluster.demo.children import Children
 from evenflow_devcluster.demo.observer import EngineTotals, Observer
 from evenflow_devcluster.demo.picture import PhaseSeries
 from evenflow_devcluster.demo.pool_watch import PoolWatch, until
@@ -87,7 +87,7 @@ async def _started(scenario: Scenario, screen: Screen) -> AsyncIterator[Running]
     folder = Path(tempfile.mkdtemp(prefix="evenflow-demo-"))
     try:
         async with Children(folder) as children:
-            cluster, kubeconfig = await _start_cluster(children, folder)
+            kubeconfig = await _start_cluster(children, folder)
             screen.say(f"Cluster up: two A100 nodes (kubectl --kubeconfig {kubeconfig} get llmpool -w)")
             found = await prometheus.start_if_present(children, folder, kubeconfig)
             command = [_evenflow(), "operator", "--kubeconfig", str(kubeconfig), "--no-leader-election"]
@@ -114,7 +114,7 @@ def _evenflow() -> str:
     return str(Path(sys.executable).with_name("evenflow"))
 
 
-async def _start_cluster(children: Children, folder: Path) -> tuple[Child, Path]:
+async def _start_cluster(children: Children, folder: Path) -> Path:
     home = {"EVENFLOW_HOME": str(folder)}
     command = [_evenflow(), "cluster", "up", "--foreground", "--name", "demo", "--nodes", "2"]
     child = await children.start("cluster", command, home)
@@ -129,7 +129,7 @@ async def _start_cluster(children: Children, folder: Path) -> tuple[Child, Path]
         return None
 
     await until(missing, READY_SECONDS)
-    return child, kubeconfig[0]
+    return kubeconfig[0]
 
 
 async def _enter(
