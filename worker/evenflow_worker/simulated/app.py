@@ -95,8 +95,9 @@ class SimulatedEngine:
         """Stop accepting, let what runs finish for at most `drain_seconds` of wall time, close. False if requests had
         to be cut off."""
         self.api.closing = True
-        if self._site is not None:
-            await self._site.stop()
+        site, self._site = self._site, None
+        if site is not None:
+            await site.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(drain_seconds):
                 await self.runner.drained()
