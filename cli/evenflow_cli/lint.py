@@ -19,6 +19,7 @@ from evenflow_operator.api.structural import unknown_fields
 
 MAX_FILE_BYTES = 3 * 1024 * 1024
 MAX_DOCUMENTS = 1000
+MAX_NODES = 200_000
 
 _METADATA_FIELDS = (
     "annotations",
@@ -56,6 +57,16 @@ class Finding:
 class _Loader(yaml.SafeLoader):
     """YAML as kubectl reads it: times stay strings, and a key may stand only once."""
 
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _expanded_size(node, {}) > MAX_NODES:
+            raise yaml.constructor.ConstructorError(
+                None,
+                None,
+                f"more than {MAX_NODES} values, aliases written out, or an alias inside itself",
+                node.start_mark,
+            )
+        return super().construct_document(node)
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -66,6 +77,19 @@ class _Loader(yaml.SafeLoader):
                     )
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
+
+
+def _expanded_size(node: yaml.Node, known: dict[int, float]) -> float:
+    """How many values a document has with its aliases written out; infinite if it contains itself."""
+    if id(node) not in known:
+        known[id(node)] = float("inf")
+        children: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            children = [child for pair in node.value for child in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        known[id(node)] = 1 + sum(_expanded_size(child, known) for child in children)
+    return known[id(node)]
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -181,7 +181,7 @@ def broken(draw: st.DrawFn, node: dict[str, Any], value: Json) -> Json:
 
 
 @pytest.mark.parametrize("model", MODELS)
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_pydantic_accepts_exactly_what_the_schema_accepts(model: type[BaseModel], data: st.DataObject) -> None:
     schema = SCHEMAS[model]
@@ -195,7 +195,7 @@ def test_pydantic_accepts_exactly_what_the_schema_accepts(model: type[BaseModel]
     assert pydantic_accepts(model, value) == verdict, value
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_defaults_of_schema_and_model_agree(data: st.DataObject) -> None:
     schema = SCHEMAS[LLMServingPoolSpec]

@@ -194,7 +194,11 @@ def test_a_class_minimum_above_the_replicas_is_a_warning_only(lint: Any) -> None
     [
         ("a: b\n  c: d\n", "FILE:line 2, column 4: not YAML: mapping values are not allowed here"),
         ("spec:\n  replicas: 1\n  replicas: 2\n", "FILE:line 3, column 3: not YAML: the key 'replicas' stands twice"),
-        ("a: &x [*x]\n", "FILE:"),
+        ("a: &x [*x]\n", "an alias inside itself"),
+        (
+            "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9) if n else 1}]\n" for n in range(12)),
+            "aliases written out",
+        ),
         ("", "found no LLMServingPool"),
         ("# only a comment\n---\n", "found no LLMServingPool"),
         ("kind: Pod\n", "found no LLMServingPool"),
