@@ -18,6 +18,10 @@ Key = tuple[str, str]
 Kind = Literal["pools", "pods", "services", "endpointslices", "nodes"]
 
 
+NAME_CONFLICT = "NameConflict"
+"""Reason of our own ApiError: the name that we need is taken by somebody else's object."""
+
+
 class ApiError(Exception):
     """An API call that did not succeed.
 
@@ -43,7 +47,7 @@ class ApiError(Exception):
     @property
     def conflict(self) -> bool:
         """The object is no longer the one that was decided on (resourceVersion or uid differ)."""
-        return self.status == 409 and self.reason != "AlreadyExists"
+        return self.status == 409 and self.reason not in ("AlreadyExists", NAME_CONFLICT)
 
     @property
     def certain(self) -> bool:
@@ -128,6 +132,7 @@ class Identity:
     namespace: str
     name: str
     uid: str
+    resource_version: str
 
 
 class Clock(Protocol):

@@ -6,7 +6,7 @@ Every request has a time-out, every failure is an ApiError.
 import asyncio
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +74,20 @@ def service_account_namespace() -> str | None:
 
 
 class KubeClient:
-    """Requests to one API server. Close it when done."""
+    """Requests to one API server; `failed` is told the verb and status (0: no answer) of each that fails.
 
-    def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
+    Close it when done.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str | None = None,
+        context: str | None = None,
+        failed: Callable[[str, int], None] = lambda verb, status: None,
+    ) -> None:
         self._kubeconfig = kubeconfig
         self._context = context
+        self._failed = failed
         self._api: ApiClient | None = None
         self._retired: ApiClient | None = None
         self._lock = asyncio.Lock()
@@ -112,6 +121,7 @@ class KubeClient:
         try:
             return await self._request(method, path, query, body, content_type, accept, timeout)
         except ApiError as error:
+            self._failed(method, error.status)
             # A token may have been rotated: read the credentials again, once, and only for what never happened.
             if error.status != 401 or not await self._reconnect(self._api):
                 raise

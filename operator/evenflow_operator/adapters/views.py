@@ -156,7 +156,9 @@ def node_record(obj: Any) -> NodeRecord | None:
 def identity(obj: Any) -> Identity | None:
     meta = _mapping(obj, "metadata")
     uid, name = _text(meta, "uid"), _text(meta, "name")
-    return Identity(_text(meta, "namespace"), name, uid) if uid and name else None
+    if not (uid and name):
+        return None
+    return Identity(_text(meta, "namespace"), name, uid, _text(meta, "resourceVersion"))
 
 
 def _mapping(obj: Any, key: str) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ Fed in any order by events, answers and LISTs, so every entry carries its resour
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evenflow_operator.core.snapshot import PodView, ServiceView
@@ -109,6 +109,21 @@ class Cache:
         """Take this before a LIST starts, and hand it to `reconcile_list`."""
         return self._order
 
+    def lags(self, kind: Kind, listed: Sequence[Identity], mark: int) -> bool:
+        """Whether something that a LIST showed, taken after `mark`, still isn't known here, or is known no longer."""
+        entries = self._entries[kind]
+        uids = {one.uid for one in listed}
+        if any(uid not in uids and entry.order <= mark for uid, entry in entries.items()):
+            return True
+        for one in listed:
+            known = entries.get(one.uid)
+            if known is not None:
+                if kind != "nodes" and _newer(one.resource_version, _identify(known.record)[2]):
+                    return True
+            elif one.uid not in self._tombstones or _newer(one.resource_version, self._tombstones[one.uid]):
+                return True
+        return False
+
     def reconcile_list(
         self, kind: Kind, records: Iterable[Record], mark: int, *, scope: Callable[[Record], bool] | None = None
     ) -> int:
@@ -126,9 +141,9 @@ class Cache:
             self.drop(kind, uid)
             corrections += 1
         for uid, record in listed.items():
-            missing = uid not in self._entries[kind]
+            before = self._entries[kind].get(uid)
             self.put(record)
-            corrections += missing and uid in self._entries[kind]
+            corrections += self._entries[kind].get(uid) is not before
         return corrections
 
     def replace_pods(self, key: Key, views: Iterable[PodView], mark: int) -> None:
@@ -148,7 +163,7 @@ class Cache:
 
     # --- what decisions read -------------------------------------------------------------------------------------
 
-    def keys(self) -> list[Key]:
+    def pool_keys(self) -> list[Key]:
         return list(self._pools)
 
     def pool(self, key: Key) -> PoolRecord | None:
@@ -183,9 +198,6 @@ class Cache:
             if isinstance(entry.record, NodeRecord) and not entry.record.lost
         }
         return frozenset(pod.node for pod in self.pods(key) if pod.node and pod.node not in alive)
-
-    def identities(self, kind: Kind) -> set[Identity]:
-        return {_identity(entry.record) for entry in self._entries[kind].values()}
 
     def counts(self) -> Mapping[Kind, int]:
         return {kind: len(entries) for kind, entries in self._entries.items()}
@@ -248,13 +260,6 @@ def _identify(record: Record) -> tuple[Kind, str, str]:
     if isinstance(record, SliceRecord):
         return "endpointslices", record.uid, record.resource_version
     return "nodes", record.uid, ""
-
-
-def _identity(record: Record) -> Identity:
-    uid = _identify(record)[1]
-    if isinstance(record, PodRecord | ServiceRecord):
-        return Identity(record.namespace, record.view.name, uid)
-    return Identity("" if isinstance(record, NodeRecord) else record.namespace, record.name, uid)
 
 
 def _key(record: Record) -> Key | None:

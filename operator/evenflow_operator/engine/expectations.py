@@ -50,8 +50,8 @@ class Expectations:
     def patch(self, key: Key, slot: int, name: str, uid: str, resource_version: str) -> None:
         self._expect(key, Expectation("patch", slot, name, uid, self._deadline(), resource_version))
 
-    def failed(self, key: Key, what: str, name: str) -> None:
-        """The write certainly did not happen."""
+    def settled(self, key: Key, what: str, name: str) -> None:
+        """The outcome is known: the write certainly did not happen, or its result is in the cache."""
         self._drop(key, [(what, name)])
 
     def uncertain(self, key: Key, what: str, name: str) -> None:

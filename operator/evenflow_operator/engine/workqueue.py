@@ -61,7 +61,7 @@ class WorkQueue(Generic[K]):
         self._ready: deque[K] = deque()
         self._waiting: dict[K, float] = {}
         self._dirty_again: set[K] = set()
-        self._active: set[K] = set()
+        self._active: dict[K, float] = {}
         self._due: dict[K, float] = {}
         self._heap: list[tuple[float, int, K]] = []
         self._order = itertools.count()
@@ -109,6 +109,11 @@ class WorkQueue(Generic[K]):
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
 
+    def longest_active(self) -> float:
+        """Seconds that the oldest pass under way has taken. Safe to call from any thread."""
+        started = min(list(self._active.values()), default=None)
+        return self._clock.monotonic() - started if started is not None else 0.0
+
     async def run(self, handle: Callable[[K, float], Awaitable[None]], *, workers: int) -> None:
         """Work until cancelled. `handle(key, waited)` gets the seconds that the key waited in the queue.
 
@@ -131,7 +136,7 @@ class WorkQueue(Generic[K]):
             else:
                 self._failures.pop(key, None)
             finally:
-                self._active.discard(key)
+                self._active.pop(key, None)
                 if key in self._dirty_again:
                     self._dirty_again.discard(key)
                     self.add(key)
@@ -152,7 +157,7 @@ class WorkQueue(Generic[K]):
                 continue
             self._tokens -= 1.0
             key = self._ready.popleft()
-            self._active.add(key)
+            self._active[key] = self._clock.monotonic()
             # Whatever date was set is served by this pass.
             self._due.pop(key, None)
             return key, self._clock.monotonic() - self._waiting.pop(key)

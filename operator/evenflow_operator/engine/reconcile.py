@@ -1,0 +1,293 @@
+"""One pass over one pool: gather a snapshot, decide in a thread, check again, act, report.
+
+Level-triggered: a pass looks at everything and remembers nothing that could not be rebuilt.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from evenflow_operator.api.conditions import DegradedReason
+from evenflow_operator.api.enums import DecisionType
+from evenflow_operator.core.decisions import SLOTS_INPUT
+from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.plan import Command, CreatePod, Decision, PatchPod, Plan
+from evenflow_operator.core.snapshot import PodView, Snapshot
+from evenflow_operator.engine.act import Actor, Failure, Outcome
+from evenflow_operator.engine.cache import Cache
+from evenflow_operator.engine.expectations import Expectations
+from evenflow_operator.engine.push import Pusher
+from evenflow_operator.engine.readings import Readings
+from evenflow_operator.engine.workqueue import Retry, WorkQueue
+from evenflow_operator.ports import ApiError, Clock, Cluster, Events, Key, PoolRecord
+from evenflow_operator.telemetry import Telemetry
+
+SLOWEST_LOOK_SECONDS = 300.0
+"""Every pool is looked at this often even if nothing happens."""
+STALE_RETRY_SECONDS = 0.05
+FOREIGN_CHECK_SECONDS = 30.0
+STATUS_TRIES = 3
+
+log = logging.getLogger(__name__)
+
+Decide = Callable[[Snapshot], Plan]
+Restore = Callable[[Mapping[str, Any], Sequence[PodView]], PoolMemory]
+
+
+@dataclass(slots=True)
+class _Pool:
+    """What the engine keeps of one pool between passes."""
+
+    uid: str
+    memory: PoolMemory
+    refusals: dict[int, str] = field(default_factory=dict)
+    foreign_checked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """The pure part, and the thread that it runs in: one at a time, so that its cache needs no lock."""
+
+    decide: Decide
+    restore: Restore
+    executor: Executor
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Reconciler:
+    """The work queue's handler."""
+
+    def __init__(
+        self,
+        *,
+        core: Core,
+        cluster: Cluster,
+        cache: Cache,
+        expectations: Expectations,
+        readings: Readings,
+        actor: Actor,
+        pusher: Pusher,
+        events: Events,
+        queue: WorkQueue[Key],
+        clock: Clock,
+        telemetry: Telemetry,
+    ) -> None:
+        self._core = core
+        self._cluster = cluster
+        self._cache = cache
+        self._expectations = expectations
+        self._readings = readings
+        self._actor = actor
+        self._pusher = pusher
+        self._events = events
+        self._queue = queue
+        self._clock = clock
+        self._telemetry = telemetry
+        self._pools: dict[Key, _Pool] = {}
+
+    async def __call__(self, key: Key, waited: float) -> None:
+        """One pass. Raises Retry when the key must be looked at again."""
+        if not self._cache.synced:
+            raise Retry("the first lists of pools and pods are not complete", after=0.1)
+        started = self._clock.monotonic()
+        try:
+            await self._pass(key)
+        except ApiError as error:
+            self._telemetry.reconcile_failed("api")
+            log.warning("pool %s/%s: %s; trying again", *key, error)
+            raise Retry(str(error), error.retry_after) from error
+        except Retry:
+            raise
+        except Exception:
+            self._telemetry.reconcile_failed("bug")
+            log.exception("pool %s/%s: pass failed; trying again", *key)
+            raise
+        finally:
+            self._telemetry.reconciled(self._clock.monotonic() - started, waited)
+
+    async def _pass(self, key: Key) -> None:
+        record = self._cache.pool(key)
+        if record is None or record.deleting:
+            # The children go by their ownerReferences.
+            self._forget(key)
+            return
+        pool = await self._pool(record)
+        await self._settle(key)
+        snapshot = await self._snapshot(record, pool)
+        plan = await asyncio.get_running_loop().run_in_executor(self._core.executor, self._core.decide, snapshot)
+        current = self._cache.pool(key)
+        if current is None or (current.uid, current.generation, current.deleting) != (
+            record.uid,
+            record.generation,
+            False,
+        ):
+            raise Retry("the pool changed while it was decided about", after=0.0)
+        outcome = await self._actor.act(record, plan.commands)
+        self._note_refusals(pool, outcome)
+        pool.memory, status, decisions = settle_plan(plan, pool.memory, outcome.failures)
+        self._report(record, decisions, outcome)
+        if status is not None:
+            await self._write_status(record, pool, status)
+        self._again(key, plan, outcome)
+
+    async def _pool(self, record: PoolRecord) -> _Pool:
+        known = self._pools.get(record.key)
+        if known is not None and known.uid == record.uid:
+            return known
+        if known is not None:
+            self._forget(record.key)
+        live = await self._cluster.get_pool(record.namespace, record.name)
+        if live is None or live[0].uid != record.uid:
+            raise Retry("the pool was deleted or made again")
+        memory = self._core.restore(live[1], self._cache.pods(record.key))
+        known = self._pools[record.key] = _Pool(record.uid, memory)
+        return known
+
+    async def _settle(self, key: Key) -> None:
+        """An own write that never showed: look at what is really there, assume nothing."""
+        if not self._expectations.overdue(key):
+            return
+        mark = self._cache.mark()
+        views = await self._cluster.list_pods(*key)
+        self._cache.replace_pods(key, views, mark)
+        self._expectations.reset(key)
+
+    async def _snapshot(self, record: PoolRecord, pool: _Pool) -> Snapshot:
+        key = record.key
+        await self._check_foreign(key, pool)
+        pods = self._cache.pods(key)
+        self._readings.retain(key, {pod.uid for pod in pods})
+        stale_after = record.pool.spec.metrics.stale_after_seconds if record.pool else 90
+        filled = {pod.slot for pod in pods if not pod.deleting and pod.owner_uid == record.uid}
+        return Snapshot(
+            now=self._clock.now(),
+            namespace=record.namespace,
+            name=record.name,
+            uid=record.uid,
+            generation=record.generation,
+            pool=record.pool,
+            spec_problem=record.problem,
+            pods=pods,
+            services=self._cache.services(key),
+            routable=self._cache.routable(key),
+            readings=self._readings.view(key, float(stale_after)),
+            memory=pool.memory,
+            lost_nodes=self._cache.lost_nodes(key),
+            unsettled_slots=self._expectations.unsettled(key),
+            metrics_source_problem=self._readings.source_problem(key),
+            create_refusals={slot: why for slot, why in pool.refusals.items() if slot not in filled},
+            admin_token_problem=await self._pusher.token_problem(record),
+            extra=self._core.facts,
+        )
+
+    async def _check_foreign(self, key: Key, pool: _Pool) -> None:
+        """Services of others aren't watched: see from time to time whether the name has become free."""
+        names = self._cache.foreign_services(key)
+        now = self._clock.monotonic()
+        if not names or now - pool.foreign_checked_at < FOREIGN_CHECK_SECONDS:
+            return
+        pool.foreign_checked_at = now
+        for name in names:
+            self._cache.set_foreign_service(key, name, await self._cluster.get_service(key[0], name))
+
+    def _note_refusals(self, pool: _Pool, outcome: Outcome) -> None:
+        for command in outcome.done:
+            if isinstance(command, CreatePod):
+                pool.refusals.pop(command.slot, None)
+        for failure in outcome.failures:
+            if isinstance(failure.command, CreatePod) and failure.refused:
+                pool.refusals[failure.command.slot] = failure.problem
+
+    def _report(self, record: PoolRecord, decisions: Sequence[Decision], outcome: Outcome) -> None:
+        for decision in decisions:
+            self._telemetry.decided(decision.type, decision.reason)
+            warning = decision.type in (DecisionType.HOLD, DecisionType.REFUSE)
+            log.info("pool %s/%s: %s %s: %s", *record.key, decision.type, decision.reason, decision.message)
+            self._events.post(record, warning=warning, reason=decision.reason, message=decision.message)
+        for failure in outcome.failures:
+            if failure.refused:
+                reason = DegradedReason.CREATE_REFUSED.value
+                self._events.post(record, warning=True, reason=reason, message=failure.problem)
+
+    async def _write_status(self, record: PoolRecord, pool: _Pool, status: Mapping[str, Any]) -> None:
+        for attempt in range(1, STATUS_TRIES + 1):
+            try:
+                await self._cluster.patch_pool_status(record.namespace, record.name, record.uid, status)
+                return
+            except ApiError as error:
+                if error.not_found:
+                    self._forget(record.key)
+                    return
+                if attempt == STATUS_TRIES or not (error.transient or error.conflict):
+                    pool.memory = pool.memory.status_lost()
+                    raise
+                await asyncio.sleep(min(error.retry_after or 0.1 * attempt, 1.0))
+
+    def _again(self, key: Key, plan: Plan, outcome: Outcome) -> None:
+        if outcome.failures:
+            refused = [failure.error for failure in outcome.failures if failure.error is not None]
+            after = max((error.retry_after or 0.0 for error in refused), default=0.0) or None
+            first = self._queue.failures(key) == 0
+            raise Retry(outcome.failures[0].problem, STALE_RETRY_SECONDS if outcome.stale and first else after)
+        pauses = [SLOWEST_LOOK_SECONDS, plan.requeue_after, self._expectations.next_deadline(key)]
+        self._queue.add_after(key, max(0.02, min(pause for pause in pauses if pause is not None)))
+
+    def _forget(self, key: Key) -> None:
+        self._pools.pop(key, None)
+        self._readings.forget(key)
+        self._expectations.reset(key)
+        self._queue.forget(key)
+
+
+def settle_plan(
+    plan: Plan, before: PoolMemory, failures: Sequence[Failure]
+) -> tuple[PoolMemory, Mapping[str, Any] | None, tuple[Decision, ...]]:
+    """Memory, status and decisions of a plan of which some commands failed: what was not done is neither kept nor told.
+
+    A cap that could not be written starts again from the state before; decisions whose every command failed are
+    taken out of the record.
+    """
+    undone = [failure.command for failure in failures]
+    if not undone:
+        return plan.memory, plan.status, plan.decisions
+    lost = tuple(decision for decision in plan.decisions if _only_of(decision, undone, plan.commands))
+    if not lost and not any(isinstance(command, PatchPod) for command in undone):
+        return plan.memory, plan.status, plan.decisions
+    caps = dict(plan.memory.caps)
+    for command in undone:
+        if isinstance(command, PatchPod):
+            caps.pop(command.uid, None)
+            if command.uid in before.caps:
+                caps[command.uid] = before.caps[command.uid]
+    memory = replace(plan.memory, caps=caps)
+    if lost:
+        gone = {(one.type, one.reason, one.message) for one in lost}
+        new = len(plan.decisions)
+        kept = [
+            *memory.decisions[: len(memory.decisions) - new],
+            *(one for one in memory.decisions[-new:] if (one["type"], one["reason"], one["message"]) not in gone),
+        ]
+        memory = replace(memory, decisions=tuple(kept))
+    status = plan.status
+    if status is not None and lost:
+        status = {**status, "decisions": list(memory.decisions)}
+        memory = replace(memory, written_status=status)
+    return memory, status, tuple(decision for decision in plan.decisions if decision not in lost)
+
+
+def _only_of(decision: Decision, undone: Sequence[Command], commands: Sequence[Command]) -> bool:
+    """Whether the decision stands for commands, all of which failed."""
+    own = [command for command in commands if _stands_for(decision, command)]
+    return bool(own) and all(any(command is other for other in undone) for command in own)
+
+
+def _stands_for(decision: Decision, command: Command) -> bool:
+    own: Decision | None = getattr(command, "decision", None)
+    if own is None or (own.type, own.reason) != (decision.type, decision.reason):
+        return False
+    if own.slot is None or own == decision:
+        return own == decision
+    return str(own.slot) in decision.inputs.get(SLOTS_INPUT, str(decision.slot)).split(",")

@@ -1,0 +1,37 @@
+"""Logging of the operator's process: one line per record, plain or JSON."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+from evenflow_operator.settings import LogFormat
+
+_NOISY = {"kopf": logging.WARNING, "aiohttp": logging.WARNING, "asyncio": logging.WARNING, "urllib3": logging.WARNING}
+
+
+class JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure_logging(log_format: LogFormat, level: str) -> None:
+    """Replace the root logger's handlers; libraries speak up from WARNING on, unless the level is DEBUG."""
+    handler = logging.StreamHandler(sys.stderr)
+    if log_format == "json":
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level)
+    for name, floor in _NOISY.items():
+        logging.getLogger(name).setLevel(logging.NOTSET if level == "DEBUG" else floor)

@@ -1,0 +1,79 @@
+"""The operator's own metrics, `evenflow_operator_…`."""
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "evenflow_operator_"
+
+
+class Telemetry:
+    """One registry per operator, so that several can live in one process (tests)."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._duration = Histogram(
+            f"{PREFIX}reconcile_duration_seconds",
+            "One pass over one pool.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._wait = Histogram(
+            f"{PREFIX}queue_wait_seconds",
+            "Time that a pool waited in the work queue.",
+            buckets=LATENCY_BUCKETS,
+            registry=self.registry,
+        )
+        self._failed = Counter(
+            f"{PREFIX}reconcile_failures_total", "Passes that failed.", ["cause"], registry=self.registry
+        )
+        self._decisions = Counter(
+            f"{PREFIX}decisions_total", "Decisions carried out.", ["type", "reason"], registry=self.registry
+        )
+        self._api_errors = Counter(
+            f"{PREFIX}api_errors_total",
+            "API calls that failed; status 0 means no answer.",
+            ["verb", "status"],
+            registry=self.registry,
+        )
+        self._pushes = Counter(
+            f"{PREFIX}config_pushes_total", "Worker configs pushed, by result.", ["result"], registry=self.registry
+        )
+        self._corrections = Counter(
+            f"{PREFIX}cache_corrections_total",
+            "Objects that a periodic LIST put right in the cache.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._restarts = Counter(f"{PREFIX}watch_restarts_total", "Restarts of the watches.", registry=self.registry)
+
+    def reconciled(self, seconds: float, waited: float) -> None:
+        self._duration.observe(seconds)
+        self._wait.observe(waited)
+
+    def reconcile_failed(self, cause: str) -> None:
+        self._failed.labels(cause).inc()
+
+    def decided(self, kind: str, reason: str) -> None:
+        self._decisions.labels(kind, reason).inc()
+
+    def api_error(self, verb: str, status: int) -> None:
+        self._api_errors.labels(verb, str(status)).inc()
+
+    def pushed(self, result: str) -> None:
+        self._pushes.labels(result).inc()
+
+    def corrected(self, kind: str, count: int) -> None:
+        self._corrections.labels(kind).inc(count)
+
+    def watch_restarted(self) -> None:
+        self._restarts.inc()
+
+    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
+        """A gauge that is read when somebody scrapes."""
+        Gauge(f"{PREFIX}{name}", help_text, registry=self.registry).set_function(read)
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)
