@@ -56,9 +56,7 @@ class AimdState:
     cooldown: int = 0
 
 
-def aimd_step(
-    state: AimdState, sample: AimdSample | None, settings: AimdSettings
-) -> tuple[AimdState, AimdReason]:
+def aimd_step(state: AimdState, sample: AimdSample | None, settings: AimdSettings) -> tuple[AimdState, AimdReason]:
     """The state after one period and why (theory D.3, rules 1 to 6)."""
     figures = _valid(sample)
     cooled = max(state.cooldown - 1, 0)
@@ -81,7 +79,8 @@ def aimd_step(
             return AimdState(state.cap, sample, cooled), "cooldown"
         excess = min(rate / settings.evictions_high, 10.0)
         factor = 1.0 - min(0.3, settings.beta * (1.0 + excess / 10.0))
-        return AimdState(max(settings.low * settings.nominal, state.cap * factor), sample, settings.cooldown), "decrease"
+        cut = max(settings.low * settings.nominal, state.cap * factor)
+        return AimdState(cut, sample, settings.cooldown), "decrease"
     held = AimdState(state.cap, sample, cooled)
     if waiting <= 0:
         return held, "hold_idle"

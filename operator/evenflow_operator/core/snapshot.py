@@ -84,7 +84,7 @@ class EngineCounters:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The newest that is known of one pod's engine; keyed by pod uid, so that a deleted pod's series counts for nobody."""
+    """The newest that is known of one pod's engine; keyed by pod uid: a deleted pod's series counts for nobody."""
 
     taken_at: float
     """When the sample was true, not when it was fetched; its age is judged against `metrics.staleAfterSeconds`."""
@@ -115,7 +115,7 @@ class Snapshot:
     memory: PoolMemory
     lost_nodes: frozenset[str] = frozenset()
     unsettled_slots: frozenset[int] = frozenset()
-    """Slots with an own create or delete that the cache does not show yet: nothing is decided for them."""
+    """Slots with an own create, delete or patch that the cache does not show yet: nothing is decided for them."""
     metrics_source_problem: str | None = None
     """Why the source as a whole failed (Prometheus down): holds caps, and shows in MetricsAvailable."""
     create_refusals: Mapping[int, str] = field(default_factory=dict)

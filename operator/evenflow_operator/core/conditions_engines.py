@@ -1,0 +1,142 @@
+"""Conditions about what the engines report: MetricsAvailable, SchedulerActive, CapsConverged, EvictionFree."""
+
+import math
+
+from evenflow_operator.api.conditions import (
+    CapsConvergedReason,
+    EvictionFreeReason,
+    MetricsAvailableReason,
+    SchedulerActiveReason,
+)
+from evenflow_operator.api.enums import AdmissionMode
+from evenflow_operator.core.caps import RAISE_SECONDS
+from evenflow_operator.core.engine_facts import applied_generation, counters_of, finite
+from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.outcome import Outcome
+from evenflow_operator.core.rates import per_thousand
+from evenflow_operator.core.snapshot import PodView, Reading
+from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.verdict import Verdict, false, slot_list, true, unknown
+
+FEW_PER_THOUSAND = 5
+GRACE_INTERVALS = 3
+"""So many metric intervals after a pod became ready, silence is no news yet."""
+
+HOLDS = {
+    "hold_invalid": "samples are invalid",
+    "hold_reset": "counters were reset",
+    "hold_gap": "samples are too far apart",
+    "hold_source": "the metric source is unavailable",
+    "hold_stale": "samples are stale",
+    "hold_missing": "samples are missing",
+}
+
+
+def metrics_available(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verdict:
+    reason = MetricsAvailableReason
+    snapshot, metrics = situation.snapshot, situation.spec.metrics
+    pods = {slot: pod for slot, pod in situation.filling.items() if pod.ready}
+    if not pods:
+        return unknown(reason.NO_READY_SLOTS, "no slot is ready")
+    source = snapshot.extra.get("metrics_source", metrics.source.value)
+    if snapshot.metrics_source_problem is not None:
+        return false(reason.SOURCE_UNAVAILABLE, f"{source}: {snapshot.metrics_source_problem}; caps hold")
+    young = snapshot.now - GRACE_INTERVALS * metrics.interval_seconds
+    for slot, pod in pods.items():
+        reading = snapshot.readings.get(pod.uid)
+        if reading is None:
+            if pod.ready_since is not None and pod.ready_since > young:
+                return unknown(reason.METRICS_MISSING, f"slot {slot} has only just become ready")
+            return false(reason.METRICS_MISSING, f"slot {slot}: nothing was read from {pod.name} yet; its cap holds")
+        age = snapshot.now - reading.taken_at
+        if age > metrics.stale_after_seconds:
+            why = f" ({reading.problem})" if reading.problem else ""
+            limit = metrics.stale_after_seconds
+            return false(
+                reason.METRICS_STALE, f"slot {slot}: the last sample is over {limit} s old{why}; its cap holds"
+            )
+        wrong = _wrong_series(reading)
+        if wrong is not None:
+            return false(reason.METRICS_INVALID, f"slot {slot}: {wrong}; its cap holds")
+    return true(reason.METRICS_FRESH, f"{len(pods)} engines are read by {source}")
+
+
+def scheduler_active(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verdict:
+    states = {
+        slot: reading.state
+        for slot, pod in situation.filling.items()
+        if (reading := situation.snapshot.readings.get(pod.uid)) is not None and reading.state is not None
+    }
+    for slot, state in states.items():
+        if state.scheduler != "evenflow":
+            return false(SchedulerActiveReason.STOCK_SCHEDULER, f"slot {slot}: {state.engine}: {state.reason}")
+    silent = sorted(slot for slot, pod in situation.filling.items() if pod.ready and slot not in states)
+    if not states or silent:
+        return unknown(SchedulerActiveReason.UNKNOWN, f"{len(states)} of {len(situation.filling)} workers say")
+    return true(SchedulerActiveReason.ACTIVE, f"{len(states)} engines run the evenflow scheduler")
+
+
+def caps_converged(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verdict:
+    """Whether every engine runs with the cap that is wanted; its reason says what moves caps."""
+    reason = CapsConvergedReason
+    ready = {slot: pod for slot, pod in situation.filling.items() if pod.ready}
+    if not ready:
+        return unknown(reason.WAITING, "no slot is ready")
+    late = sorted(slot for slot, pod in ready.items() if not _applied(situation, pod))
+    if late:
+        return false(reason.WAITING, f"{slot_list(late)} haven't reported the wanted settings as applied")
+    mode = situation.spec.admission.mode
+    if mode is AdmissionMode.OFF:
+        return true(reason.OFF, "spec.admission.mode is Off")
+    if mode is AdmissionMode.FIXED:
+        return true(reason.FIXED, "spec.admission.mode is Fixed")
+    states = {slot: memory.caps[pod.uid] for slot, pod in ready.items() if pod.uid in memory.caps}
+    for slot, state in states.items():
+        if state.reason in HOLDS:
+            return false(reason.HOLDING, f"slot {slot}: {HOLDS[state.reason]}; caps stay as they are")
+    if any(state.seen_at == 0.0 for state in states.values()):
+        return unknown(reason.WAITING, "caps stand at their starting points; there are no samples yet")
+    if any(s.aimd.cooldown > 0 or situation.now - s.raised_at < 2 * RAISE_SECONDS for s in states.values()):
+        return true(reason.ADJUSTING, "settings are applied; caps follow the evictions")
+    return true(reason.CONVERGED, "settings are applied; caps are steady")
+
+
+def eviction_free(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verdict:
+    reason = EvictionFreeReason
+    rate = pool_evictions_per_thousand(situation, memory)
+    if rate is None:
+        return unknown(reason.UNKNOWN, "no whole window was measured yet, or nothing completed in it")
+    message = f"{rate} evictions per 1000 completed requests"
+    if rate == 0:
+        return true(reason.NO_EVICTIONS, message)
+    return true(reason.FEW_EVICTIONS, message) if rate < FEW_PER_THOUSAND else false(reason.EVICTIONS_OBSERVED, message)
+
+
+def pool_evictions_per_thousand(situation: Situation, memory: PoolMemory) -> int | None:
+    windows = [
+        rates
+        for pod in situation.filling.values()
+        if (rates := memory.rates.get(pod.uid)) is not None and rates.evicted is not None
+    ]
+    if not windows:
+        return None
+    return per_thousand(math.fsum(w.evicted or 0 for w in windows), math.fsum(w.finished or 0 for w in windows))
+
+
+def _applied(situation: Situation, pod: PodView) -> bool:
+    applied = applied_generation(situation.snapshot.readings.get(pod.uid))
+    return pod.worker_config is not None and applied is not None and applied >= pod.worker_config.generation
+
+
+def _wrong_series(reading: Reading) -> str | None:
+    if reading.counters is None:
+        return reading.problem or "the engine has no series"
+    counters = counters_of(reading)
+    needed = {
+        "evictions": counters.evictions,
+        "admissions": counters.admitted,
+        "waiting requests": counters.waiting,
+        "peak KV use": counters.kv_peak_ratio,
+    }
+    bad = [name for name, value in needed.items() if finite(value) is None]
+    return f"{', '.join(bad)} missing or not a number" if bad else None

@@ -1,0 +1,177 @@
+"""One decision about one pool: policies in the order of design §5, from a snapshot to a plan. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from evenflow_contract.worker_config import Admission
+from evenflow_operator.api.conditions import DecisionReason
+from evenflow_operator.api.enums import Mode
+from evenflow_operator.api.spec import LLMServingPoolSpec
+from evenflow_operator.core.caps import CapOutcome, admission_for
+from evenflow_operator.core.config import FIRST_GENERATION, wanted_config
+from evenflow_operator.core.decisions import merged, proposed, recorded, unrecorded
+from evenflow_operator.core.drains import Drains, drains
+from evenflow_operator.core.lengths import observe
+from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.outcome import Outcome
+from evenflow_operator.core.patches import patches, pushes
+from evenflow_operator.core.placement import Assignment, assign, loss_of
+from evenflow_operator.core.plan import Command, CreatePod, Decision, PatchPod, Plan, PushConfig
+from evenflow_operator.core.rates import renewed_rates
+from evenflow_operator.core.render import PodRequest, render_pod
+from evenflow_operator.core.requeue import requeue_after
+from evenflow_operator.core.services import services
+from evenflow_operator.core.severity_cache import SeverityCache
+from evenflow_operator.core.slots import Refill, attempt_of, create_command, refill
+from evenflow_operator.core.snapshot import Snapshot
+from evenflow_operator.core.stalls import renewed_progress
+from evenflow_operator.core.status import invalid_status, pool_status
+from evenflow_operator.core.status_throttle import next_write, throttled
+from evenflow_operator.core.survey import Situation, survey
+
+DEFAULT_IMAGE = "evenflow:latest"
+"""Where the operator was not told which image carries its worker and simulated engine."""
+
+
+def decide(snapshot: Snapshot, cache: SeverityCache) -> Plan:
+    """What to do about the pool now. A spec that can't be read, or a pool that is being deleted, is left alone."""
+    if snapshot.pool is None:
+        status, memory = throttled(invalid_status(snapshot), snapshot.memory, snapshot.now)
+        return Plan((), (), status, memory, None)
+    if snapshot.pool.metadata.deletion_timestamp is not None:
+        return Plan((), (), None, snapshot.memory, None)
+    spec = snapshot.pool.spec
+    situation = survey(_perceived(snapshot, spec), spec)
+    outcome = _outcome(situation, cache)
+    if spec.mode is Mode.PAUSED:
+        outcome = replace(outcome, commands=(), decisions=())
+        return _plan(situation, outcome, situation.snapshot.memory)
+    if spec.mode is Mode.ADVISORY:
+        told = unrecorded(snapshot.memory.decisions, proposed(outcome.decisions))
+        outcome = replace(outcome, commands=(), decisions=told)
+        return _plan(situation, outcome, _remember_advice(situation, outcome))
+    return _plan(situation, outcome, _remember(situation, outcome))
+
+
+def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
+    """The snapshot with what its readings add to the memory."""
+    own = [pod for pod in snapshot.pods if pod.slot is not None and pod.owner_uid in (snapshot.uid, None)]
+    observed, observed_at = observe(snapshot)
+    memory = replace(
+        snapshot.memory,
+        progress=renewed_progress(snapshot, own, spec.metrics.interval_seconds),
+        rates=renewed_rates(snapshot, own),
+        observed=observed,
+        observed_at=observed_at,
+    )
+    return replace(snapshot, memory=memory)
+
+
+def _outcome(situation: Situation, cache: SeverityCache) -> Outcome:
+    filled = refill(situation)
+    drained = drains(situation, lambda slot: loss_of(situation, slot))
+    assignment = assign(situation, _leaving(situation, drained), situation.snapshot.memory.observed, cache)
+    caps = _caps(situation, assignment)
+    admissions = {slot: outcome.admission for slot, outcome in caps.items()}
+    deletes = (*filled.deletes, *drained.deletes)
+    deleted = frozenset(command.uid for command in deletes)
+    patched = patches(situation, assignment, drained, admissions, deleted)
+    served = services(situation)
+    creates = _creates(situation, filled, assignment, admissions)
+    pushed = pushes(situation, deleted | {patch.command.uid for patch in patched})
+    commands: tuple[Command, ...] = (
+        *served.commands,
+        *deletes,
+        *creates,
+        *(patch.command for patch in patched),
+        *pushed,
+    )
+    decisions: list[Decision] = [*served.decisions, *assignment.decisions]
+    decisions += [command.decision for command in deletes]
+    decisions += [command.decision for command in creates]
+    decisions += [one for patch in patched for one in patch.decisions]
+    return Outcome(filled, drained, assignment, caps, served, commands, merged(decisions))
+
+
+def _leaving(situation: Situation, drained: Drains) -> frozenset[int]:
+    """Slots on their way out for a scale-down: placement doesn't count on them."""
+    scale_down = DecisionReason.SCALE_DOWN.value
+    going = {
+        slot
+        for slot, pod in situation.filling.items()
+        if pod.drain_started is not None and pod.drain_reason == scale_down and slot not in drained.cancel
+    }
+    starting = {slot for slot, why in drained.start.items() if why.reason == scale_down}
+    deleted = {command.slot for command in drained.deletes if command.decision.reason == scale_down}
+    return frozenset(going | starting | deleted)
+
+
+def _caps(situation: Situation, assignment: Assignment) -> dict[int, CapOutcome]:
+    snapshot, spec = situation.snapshot, situation.spec
+    return {
+        slot: admission_for(snapshot, spec, slot, situation.filling.get(slot), assignment.figures.get(slot))
+        for slot in sorted(situation.slots)
+    }
+
+
+def _creates(
+    situation: Situation, filled: Refill, assignment: Assignment, admissions: Mapping[int, Admission]
+) -> tuple[CreatePod, ...]:
+    snapshot = situation.snapshot
+    commands = []
+    for slot in filled.creates:
+        attempt = attempt_of(situation, filled.backoff, slot)
+        classes = assignment.classes.get(slot, ())
+        request = PodRequest(
+            pool=snapshot.name,
+            namespace=snapshot.namespace,
+            pool_uid=snapshot.uid,
+            spec=situation.spec,
+            slot=slot,
+            attempt=attempt,
+            revision=situation.revision,
+            config=wanted_config(
+                situation.spec, classes, admissions[slot], draining=False, generation=FIRST_GENERATION
+            ),
+            simulated_image=snapshot.extra.get("simulated_image", DEFAULT_IMAGE),
+            worker_image=snapshot.extra.get("worker_image", DEFAULT_IMAGE),
+            admin_open=snapshot.extra.get("admin_write") == "open",
+        )
+        commands.append(create_command(situation, slot, render_pod(request), attempt))
+    return tuple(commands)
+
+
+def _remember(situation: Situation, outcome: Outcome) -> PoolMemory:
+    memory = situation.snapshot.memory
+    pushed = {command.uid for command in outcome.commands if isinstance(command, PushConfig)}
+    pushed |= {c.uid for c in outcome.commands if isinstance(c, PatchPod) and c.config is not None}
+    present = {pod.uid for pod in situation.filling.values()}
+    return replace(
+        _remember_advice(situation, outcome),
+        slots=situation.slots,
+        placement=dict(outcome.assignment.classes),
+        backoff=dict(outcome.refill.backoff),
+        pushed_at={
+            **{uid: at for uid, at in memory.pushed_at.items() if uid in present},
+            **dict.fromkeys(pushed, situation.now),
+        },
+    )
+
+
+def _remember_advice(situation: Situation, outcome: Outcome) -> PoolMemory:
+    """What stays in mind when nothing is done: controllers go on watching, slots and placement stay as they are."""
+    caps = {
+        pod.uid: state
+        for slot, pod in situation.filling.items()
+        if slot in outcome.caps and (state := outcome.caps[slot].state) is not None
+    }
+    memory = situation.snapshot.memory
+    return replace(memory, caps=caps, decisions=recorded(memory.decisions, outcome.decisions, situation.now))
+
+
+def _plan(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Plan:
+    now = situation.now
+    complete = pool_status(situation, outcome, memory)
+    status, memory = throttled(complete, memory, now)
+    again = requeue_after(situation, outcome, next_write(complete, memory, now))
+    return Plan(outcome.commands, outcome.decisions, status, memory, again)

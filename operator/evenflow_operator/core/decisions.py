@@ -1,0 +1,81 @@
+"""Making, merging and recording decisions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from evenflow_operator.api.conditions import DecisionReason
+from evenflow_operator.api.enums import DecisionType
+from evenflow_operator.api.names import MAX_DECISIONS
+from evenflow_operator.core.plan import Decision
+from evenflow_operator.core.times import rfc3339
+
+MAX_MESSAGE = 1024
+SLOTS_INPUT = "slots"
+"""Input of a recorded decision: the numbers of the slots it is about, separated by commas."""
+
+
+def decision(
+    kind: DecisionType, reason: DecisionReason, message: str, *, slot: int | None = None, **inputs: object
+) -> Decision:
+    """A decision with its figures as short strings; figures that are None are left out."""
+    shown = {name: _short(value) for name, value in inputs.items() if value is not None}
+    return Decision(kind.value, reason.value, message, shown, slot)
+
+
+def merged(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """The same act on several slots becomes one decision that names them, in the order of the first of each."""
+    groups: dict[tuple[Any, ...], list[Decision]] = {}
+    for one in decisions:
+        key = (one.type, one.reason, one.message, tuple(sorted(one.inputs.items())), one.slot is None)
+        groups.setdefault(key, []).append(one)
+    return tuple(_with_slots(group) for group in groups.values())
+
+
+def _with_slots(group: Sequence[Decision]) -> Decision:
+    first = group[0]
+    slots = sorted({one.slot for one in group if one.slot is not None})
+    if not slots:
+        return first
+    numbers = ",".join(str(slot) for slot in slots)
+    if len(slots) == 1:
+        name = f"slot {numbers}"
+    elif len(slots) > 8:
+        name = f"{len(slots)} slots from {slots[0]} to {slots[-1]}"
+    else:
+        name = f"slots {numbers}"
+    inputs = {**first.inputs, SLOTS_INPUT: numbers[:1000]}
+    return replace(first, message=f"{name}: {first.message}", inputs=inputs, slot=slots[0] if len(slots) == 1 else None)
+
+
+def proposed(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """The decisions as Advisory mode reports them."""
+    return tuple(replace(one, message=f"would: {one.message}") for one in decisions)
+
+
+def unrecorded(recorded: Sequence[Mapping[str, Any]], decisions: Iterable[Decision]) -> tuple[Decision, ...]:
+    """Those that aren't among the recorded ones yet: Advisory mode comes to the same decision again and again."""
+    known = {(record["type"], record["reason"], record.get("message", "")) for record in recorded}
+    return tuple(one for one in decisions if (one.type, one.reason, one.message[:MAX_MESSAGE]) not in known)
+
+
+def recorded(
+    before: Sequence[Mapping[str, Any]], decisions: Iterable[Decision], now: float
+) -> tuple[Mapping[str, Any], ...]:
+    """`status.decisions` with the new ones added, the oldest dropped."""
+    time = rfc3339(now)
+    new = [
+        {
+            "time": time,
+            "type": one.type,
+            "reason": one.reason,
+            "message": one.message[:MAX_MESSAGE],
+            "inputs": dict(one.inputs),
+        }
+        for one in decisions
+    ]
+    return (*before, *new)[-MAX_DECISIONS:]
+
+
+def _short(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)[:200]

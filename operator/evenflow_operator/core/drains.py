@@ -1,0 +1,185 @@
+"""Taking pods out of service: user's drains, rollout and scale-down (design §5, kubernetes.md §2.5).
+
+A drained pod first loses its `serving` label, then may be deleted once it runs nothing or its time is over. One
+disruptive command per pool at a time; only a rollout may have more slots under way, up to maxUnavailable.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from evenflow_operator.api.conditions import DecisionReason
+from evenflow_operator.api.enums import DecisionType
+from evenflow_operator.core.decisions import decision
+from evenflow_operator.core.engine_facts import in_flight
+from evenflow_operator.core.plan import Decision, DeletePod
+from evenflow_operator.core.snapshot import PodView
+from evenflow_operator.core.survey import Situation
+
+SETTLE_SECONDS = 3.0
+"""Endpoint changes take up to 2 s to reach every client: an engine that looks idle earlier may still get a request."""
+
+CRASHED = frozenset(
+    {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerError"}
+)
+ROLLOUT_REASONS = frozenset({DecisionReason.REVISION_CHANGED.value, DecisionReason.RESTART_REQUESTED.value})
+
+
+@dataclass(frozen=True, slots=True)
+class Drains:
+    """`start` maps slots whose drain begins now to the decision; `cancel` are those that go back into service."""
+
+    start: Mapping[int, Decision] = field(default_factory=dict)
+    cancel: frozenset[int] = frozenset()
+    deletes: tuple[DeletePod, ...] = ()
+    rollout_stuck: str | None = None
+    """Why the rollout takes no further slot although there are some to take."""
+
+    @property
+    def disruptive(self) -> bool:
+        return bool(self.start or self.deletes)
+
+
+SlotLoss = Callable[[int], tuple[float, ...]]
+"""How much the loss of a slot hurts the placement: the smaller the better the victim."""
+
+
+def drains(situation: Situation, loss: SlotLoss) -> Drains:
+    cancel = _cancelled(situation)
+    under_way = {
+        slot: pod
+        for slot, pod in situation.filling.items()
+        if pod.drain_started is not None and slot not in cancel and situation.settled(slot)
+    }
+    deletes = tuple(
+        command for slot, pod in under_way.items() if (command := _finished(situation, slot, pod)) is not None
+    )
+    stuck = _stuck(situation)
+    for policy in (_users_drain, _rollout, _scale_down):
+        found = policy(situation, under_way, cancel, loss)
+        if found is None:
+            continue
+        slot, why = found
+        pod = situation.filling[slot]
+        if _never_served(pod):
+            return Drains({}, cancel, (*deletes, _delete(slot, pod, why)), stuck)
+        return Drains({slot: why}, cancel, deletes, stuck)
+    return Drains({}, cancel, deletes, stuck)
+
+
+Candidate = tuple[int, Decision] | None
+
+
+def _users_drain(
+    situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
+) -> Candidate:
+    """A user asks for it with the annotation `evenflow.dev/drain-reason` on the pod."""
+    if under_way:
+        return None
+    for slot, pod in situation.filling.items():
+        if pod.drain_reason is not None and pod.drain_started is None and situation.settled(slot):
+            message = f"drain {pod.name}: {pod.drain_reason[:200]}"
+            return slot, decision(DecisionType.DRAIN, DecisionReason.USER_DRAIN, message, slot=slot, pod=pod.name)
+    return None
+
+
+def _rollout(
+    situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
+) -> Candidate:
+    if any(pod.drain_reason not in ROLLOUT_REASONS for pod in under_way.values()) or _stuck(situation) is not None:
+        return None
+    outdated = {
+        slot: pod
+        for slot, pod in situation.filling.items()
+        if pod.revision != situation.revision and pod.drain_started is None and situation.settled(slot)
+    }
+    if not outdated:
+        return None
+    unavailable = situation.unavailable_slots()
+    # An outdated pod that serves nobody costs nothing to replace, so only the others count against the budget.
+    in_the_way = unavailable - set(outdated)
+    slot = min(outdated, key=lambda number: (situation.available(outdated[number]), number))
+    pod = outdated[slot]
+    counted = unavailable if situation.available(pod) else in_the_way
+    if len(counted) >= situation.spec.rollout.max_unavailable:
+        return None
+    message = f"drain {pod.name}: revision {pod.revision} becomes {situation.revision}"
+    return slot, decision(DecisionType.ROLLOUT, DecisionReason.REVISION_CHANGED, message, slot=slot, pod=pod.name)
+
+
+def _scale_down(
+    situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
+) -> Candidate:
+    if under_way or situation.surplus == 0:
+        return None
+    candidates = [
+        slot for slot, pod in situation.filling.items() if pod.drain_started is None and situation.settled(slot)
+    ]
+    if not candidates:
+        return None
+    filling = situation.filling
+    slot = min(
+        candidates,
+        key=lambda number: (
+            situation.available(filling[number]),
+            loss(number),
+            filling[number].revision == situation.revision,
+            -number,
+        ),
+    )
+    pod = filling[slot]
+    message = f"drain {pod.name}: {situation.spec.replicas} replicas wanted, {len(situation.slots)} slots"
+    return slot, decision(DecisionType.SCALE, DecisionReason.SCALE_DOWN, message, slot=slot, pod=pod.name)
+
+
+def _stuck(situation: Situation) -> str | None:
+    """A pod of the current revision that doesn't come up stops the rollout, whatever maxUnavailable allows."""
+    if all(pod.revision == situation.revision for pod in situation.filling.values()):
+        return None
+    for slot, pod in situation.filling.items():
+        if pod.revision == situation.revision and not pod.ready and pod.waiting_reason in CRASHED:
+            return f"slot {slot}: {pod.name} of the new revision doesn't start ({pod.waiting_reason})"
+    return None
+
+
+def _cancelled(situation: Situation) -> frozenset[int]:
+    cancelled = set()
+    scaling = []
+    for slot, pod in situation.filling.items():
+        if pod.drain_started is None or not situation.settled(slot):
+            continue
+        if pod.drain_reason == DecisionReason.SCALE_DOWN.value:
+            scaling.append(slot)
+        elif pod.drain_reason is None or (pod.drain_reason in ROLLOUT_REASONS and pod.revision == situation.revision):
+            cancelled.add(slot)
+    scaling.sort(reverse=True)
+    return frozenset(cancelled | set(scaling[situation.surplus :]))
+
+
+def _finished(situation: Situation, slot: int, pod: PodView) -> DeletePod | None:
+    """Unknown is not zero: without a reading from after the drain began, only the timeout ends it."""
+    assert pod.drain_started is not None
+    waited = situation.now - pod.drain_started
+    limit = situation.spec.rollout.drain_timeout_seconds
+    reading = situation.snapshot.readings.get(pod.uid)
+    fresh = reading is not None and reading.taken_at >= pod.drain_started + SETTLE_SECONDS
+    left = in_flight(reading) if fresh else None
+    out_of_service = not pod.serving and pod.uid not in situation.snapshot.routable
+    if out_of_service and left == 0:
+        message = f"delete {pod.name}: drained in {waited:.0f} s"
+        reason = DecisionReason.DRAINED
+    elif waited >= limit:
+        running = "an unknown number of" if left is None else f"{left:.0f}"
+        message = f"delete {pod.name}: drain timeout of {limit} s over, {running} requests left"
+        reason = DecisionReason.DRAIN_TIMED_OUT
+    else:
+        return None
+    why = decision(DecisionType.DELETE_POD, reason, message, slot=slot, pod=pod.name, waited=waited, left=left)
+    return _delete(slot, pod, why)
+
+
+def _never_served(pod: PodView) -> bool:
+    return not pod.serving and not pod.ready and pod.drain_started is None
+
+
+def _delete(slot: int, pod: PodView, why: Decision) -> DeletePod:
+    return DeletePod(slot, pod.name, pod.uid, pod.resource_version, why)

@@ -1,0 +1,22 @@
+"""What the policies of one pass decided, for the status to report on."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evenflow_operator.core.caps import CapOutcome
+from evenflow_operator.core.drains import Drains
+from evenflow_operator.core.placement import Assignment
+from evenflow_operator.core.plan import Command, Decision
+from evenflow_operator.core.services import ServicePlan
+from evenflow_operator.core.slots import Refill
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    refill: Refill
+    drains: Drains
+    assignment: Assignment
+    caps: Mapping[int, CapOutcome]
+    services: ServicePlan
+    commands: tuple[Command, ...] = ()
+    decisions: tuple[Decision, ...] = ()

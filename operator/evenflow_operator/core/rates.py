@@ -1,0 +1,64 @@
+"""Evictions and recomputed tokens per engine, over whole windows of about a minute."""
+
+from collections.abc import Iterable
+
+from evenflow_operator.core.engine_facts import counters_of, finite
+from evenflow_operator.core.memory import Rates
+from evenflow_operator.core.snapshot import PodView, Snapshot
+
+WINDOW_SECONDS = 60.0
+
+
+def renewed_rates(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, Rates]:
+    """Per pod uid. A reset starts a new window; a sample with a missing figure changes nothing."""
+    renewed: dict[str, Rates] = {}
+    for pod in pods:
+        before = snapshot.memory.rates.get(pod.uid)
+        after = _renewed(snapshot, pod, before)
+        if after is not None:
+            renewed[pod.uid] = after
+    return renewed
+
+
+def _renewed(snapshot: Snapshot, pod: PodView, before: Rates | None) -> Rates | None:
+    reading = snapshot.readings.get(pod.uid)
+    counters = counters_of(reading)
+    figures = [
+        finite(counters.evictions),
+        finite(counters.completed),
+        finite(counters.recomputed_tokens),
+        finite(counters.generated_tokens),
+    ]
+    known = [figure for figure in figures if figure is not None]
+    if reading is None or len(known) < len(figures):
+        return before
+    evictions, completed, recomputed, generated = known
+    at = reading.taken_at
+    fresh = Rates(at, evictions, completed, recomputed, generated, at)
+    if before is None:
+        return fresh
+    if at <= before.seen_at:
+        return before
+    if evictions < before.evictions or completed < before.completed or generated < before.generated:
+        return fresh
+    if at - before.began_at < WINDOW_SECONDS:
+        return before
+    return Rates(
+        began_at=at,
+        evictions=evictions,
+        completed=completed,
+        recomputed=recomputed,
+        generated=generated,
+        seen_at=at,
+        evicted=evictions - before.evictions,
+        finished=completed - before.completed,
+        recomputed_tokens=max(0.0, recomputed - before.recomputed),
+        generated_tokens=generated - before.generated,
+    )
+
+
+def per_thousand(part: float | None, whole: float | None) -> int | None:
+    """`part` per thousand of `whole` to two digits; None when nothing was measured."""
+    if part is None or whole is None or (part == 0 and whole == 0):
+        return None
+    return int(float(f"{1000 * part / max(whole, 1.0):.2g}"))

@@ -1,0 +1,19 @@
+"""When a pool must be looked at again although nothing changes: back-off, drains, samples that grow old."""
+
+from evenflow_operator.core.outcome import Outcome
+from evenflow_operator.core.survey import Situation
+
+DRAIN_POLL_SECONDS = 1.0
+SHORTEST_SECONDS = 0.2
+
+
+def requeue_after(situation: Situation, outcome: Outcome, status_due: float | None) -> float | None:
+    """Seconds; None for a pool that only an event can change. `status_due`: until held-back figures may be written."""
+    interval = float(situation.spec.metrics.interval_seconds)
+    due: list[float] = [] if status_due is None else [status_due]
+    if situation.filling or outcome.refill.waiting_for_gpus:
+        due.append(interval)
+    due += [outcome.refill.backoff[slot].until - situation.now for slot in outcome.refill.backing_off]
+    if outcome.drains.start or any(pod.drain_started is not None for pod in situation.filling.values()):
+        due.append(DRAIN_POLL_SECONDS)
+    return max(SHORTEST_SECONDS, min(due)) if due else None
