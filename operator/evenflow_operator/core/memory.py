@@ -1,16 +1,13 @@
 """What the operator remembers of a pool between two decisions.
 
-All of it may be lost at any moment: `restore` rebuilds what matters from the status.
+All of it may be lost at any moment: core.restore rebuilds what matters from the status.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from evenflow_operator.core.aimd import AimdState
-from evenflow_operator.core.times import parse_time
-
-STALLED_PHASE = "Stalled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,66 +102,3 @@ class PoolMemory:
     def status_lost(self) -> "PoolMemory":
         """To be kept instead when writing the plan's status failed: the next plan writes a whole one."""
         return replace(self, written_status={}, status_written_at=0.0)
-
-
-class Named(Protocol):
-    """A pod, as far as `restore` looks at it."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def uid(self) -> str: ...
-
-
-def restore(status: Mapping[str, Any], pods: Iterable[Named] = ()) -> PoolMemory:
-    """The memory of an operator that has just started, from the status that stands in the cluster and the pool's pods.
-
-    Slots, placement, back-off, stalled engines, budgets (by the decisions)
-    and the times of conditions come back; caps continue from the pods' annotations. A status that isn't ours to read,
-    or parts of it, count as absent.
-    """
-    uids = {pod.name: pod.uid for pod in pods}
-    slots: set[int] = set()
-    placement: dict[int, tuple[str, ...]] = {}
-    backoff: dict[int, SlotBackoff] = {}
-    progress: dict[str, Progress] = {}
-    for entry in _objects(status, "slots"):
-        slot = _slot_number(entry.get("name"))
-        if slot is None:
-            continue
-        slots.add(slot)
-        classes = entry.get("classes")
-        if isinstance(classes, list) and classes:
-            placement[slot] = tuple(str(name) for name in classes)
-        attempts = entry.get("attempts")
-        if isinstance(attempts, int) and attempts > 1:
-            backoff[slot] = SlotBackoff(attempts - 1, parse_time(entry.get("nextAttemptTime")) or 0.0)
-        uid = uids.get(str(entry.get("pod")))
-        if uid is not None and entry.get("phase") == STALLED_PHASE:
-            progress[uid] = Progress(0.0, 0.0, 0.0, 0, True)
-    return PoolMemory(
-        slots=frozenset(slots),
-        placement=placement,
-        backoff=backoff,
-        progress=progress,
-        decisions=tuple(
-            record for record in _objects(status, "decisions") if {"time", "type", "reason"} <= set(record)
-        ),
-        conditions={
-            str(entry["type"]): (str(entry.get("status")), str(entry.get("lastTransitionTime")))
-            for entry in _objects(status, "conditions")
-            if "type" in entry
-        },
-        written_status=status if _objects(status, "conditions") else {},
-    )
-
-
-def _objects(status: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    entries = status.get(key)
-    return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
-
-
-def _slot_number(name: object) -> int | None:
-    number = name.rpartition("-")[2] if isinstance(name, str) else ""
-    return int(number) if number.isascii() and number.isdigit() and len(number) < 7 else None
