@@ -104,6 +104,9 @@ def _more(path: Path, position: int, inode: int | None) -> tuple[list[bytes], in
     try:
         with path.open("rb") as file:
             now = os.fstat(file.fileno()).st_ino
+            if now == inode and os.fstat(file.fileno()).st_size < position:
+                # Rotated twice since, and the new file was given the number of the first.
+                position = 0
             if inode is not None and now != inode:
                 older = _older(path)
                 if older.exists() and older.stat().st_ino == inode:

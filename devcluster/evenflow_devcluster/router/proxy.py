@@ -225,7 +225,7 @@ class Proxy:
                 answer = await asyncio.wait_for(self._head(upstream), self._settings.response)
                 if answer is not None:
                     return upstream, answer
-            except (ConnectionError, BrokenPipeError):
+            except ConnectionError:
                 pass
             except asyncio.IncompleteReadError as error:
                 upstream.abort()

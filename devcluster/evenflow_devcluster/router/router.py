@@ -38,6 +38,7 @@ class Router:
         self._proxy = Proxy(lambda: self._table, self._pool, settings)
         self._events = EventRecorder(client, now, clock, component="evenflow-router")
         self._listeners: dict[Frontend, asyncio.Server] = {}
+        self._clashing: set[Frontend] = set()
         self._dirty = asyncio.Event()
         self._settled = asyncio.Event()
         self._services = Informer(client, "/api/v1/services", self._on_change, rng=rng)
@@ -115,8 +116,12 @@ class Router:
                 continue
             try:
                 self._listeners[frontend] = await self._open(frontend)
+                self._clashing.discard(frontend)
             except OSError as error:
                 missing = True
+                if frontend in self._clashing:
+                    continue
+                self._clashing.add(frontend)
                 text = f"can't listen on {frontend.cluster_ip}:{frontend.port}, will retry: {error.strerror or error}"
                 log.warning("service %s: %s", frontend.service, text)
                 service = self._services.store.get(frontend.service)
