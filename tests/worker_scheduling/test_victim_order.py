@@ -28,14 +28,15 @@ def test_the_victim_comes_last_and_ties_keep_their_order():
 @given(
     st.lists(st.tuples(st.integers(0, 200), st.integers(0, 40)), max_size=30), st.integers(1, 32), st.integers(1, 500)
 )
-def test_no_eviction_can_happen_where_none_is_possible(sequences, block, budget):
+def test_evictions_only_happen_where_they_are_possible(sequences, block, budget):
     """Whatever the budget is spent on: blocks needed never exceed the bound."""
     needed, left = 0, budget
     for computed, pending in sequences:
         new = min(pending, left)
         left -= new
         needed += -(-(computed + new) // block) - -(-computed // block)
-    assert not eviction_possible(
-        free_blocks=len(sequences) + budget // block, running=len(sequences), token_budget=budget, block_size=block
-    )
-    assert needed <= len(sequences) + budget // block
+    bound = len(sequences) + budget // block
+    shape = {"running": len(sequences), "token_budget": budget, "block_size": block}
+    assert needed <= bound
+    assert not eviction_possible(free_blocks=bound, **shape)
+    assert needed == 0 or eviction_possible(free_blocks=needed - 1, **shape)
