@@ -110,14 +110,16 @@ class WatchStream:
             if self._faults.stalled:
                 await self._faults.flowing(max(deadline - time.monotonic(), 0))
                 continue
-            if due and not watch.watcher.ended:
+            if due:
                 await self._send(watch.watcher.take(), response)
             elif self._options.bookmarks and time.monotonic() >= bookmark_due:
                 await response.write(self._bookmark(self._api.store.version, {}))
             if time.monotonic() >= bookmark_due:
                 bookmark_due = time.monotonic() + BOOKMARK_SECONDS
-        if self._options.bookmarks and not watch.watcher.ended and not self._faults.stalled:
-            await self._send(watch.watcher.take(), response)
+        if self._faults.stalled:
+            return
+        await self._send(watch.watcher.take(), response)
+        if self._options.bookmarks and not watch.watcher.ended:
             await response.write(self._bookmark(self._api.store.version, {}))
 
     async def _send(self, events: list[WatchEvent], response: web.StreamResponse) -> None:
