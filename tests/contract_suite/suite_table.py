@@ -1,0 +1,69 @@
+"""The table of all behaviours: `python tests/contract_suite/suite_table.py [--write]` prints it, or writes the document."""
+
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from suite_behaviours import ATTRIBUTE, Behaviour
+
+HERE = Path(__file__).resolve().parent
+DOCUMENT = HERE.parent.parent / "docs" / "contract-suite.md"
+PREFIX = "test_contract_"
+
+INTRODUCTION = """# The Kubernetes contract suite
+
+`tests/contract_suite` is a black-box test of a Kubernetes API server and its controllers: it knows a kubeconfig and nothing
+else. `make test` runs it against the embedded API server; `EVENFLOW_TEST_KUBECONFIG=… pytest tests/contract_suite` runs the
+very same tests against another cluster. They make namespaces, nodes and definitions with random names and remove them.
+Only what holds on both counts as Kubernetes' behaviour.
+
+This table is generated: `python tests/contract_suite/suite_table.py --write`.
+"""
+
+
+def areas() -> dict[str, list[Behaviour]]:
+    """Area (the test file's name without its prefix) -> behaviours in the order of the file.
+
+    Raises ValueError for a test without a behaviour and for a name used twice.
+    """
+    found: dict[str, list[Behaviour]] = {}
+    seen: dict[str, str] = {}
+    for path in sorted(HERE.glob(f"{PREFIX}*.py")):
+        listed = _behaviours(importlib.import_module(path.stem))
+        for one in listed:
+            if one.name in seen:
+                raise ValueError(f"behaviour {one.name!r} is in {seen[one.name]} and in {path.name}: choose another name")
+            seen[one.name] = path.name
+        found[path.stem.removeprefix(PREFIX)] = listed
+    return found
+
+
+def _behaviours(module: ModuleType) -> list[Behaviour]:
+    listed = []
+    for name, value in vars(module).items():
+        if not name.startswith("test_") or not callable(value):
+            continue
+        found = getattr(value, ATTRIBUTE, None)
+        if found is None:
+            raise ValueError(f"{module.__name__}.{name} names no behaviour: add @behaviour(name, sentence)")
+        listed.append(found)
+    return listed
+
+
+def document() -> str:
+    everything = areas()
+    lines = [INTRODUCTION, f"{sum(map(len, everything.values()))} behaviours.", ""]
+    for area, listed in everything.items():
+        lines += [f"## {area.replace('_', ' ')}", "", "| behaviour | what holds |", "|---|---|"]
+        lines += [f"| `{one.name}` | {one.sentence.replace('|', '&#124;')} |" for one in listed]
+        lines.append("")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(HERE))
+    if "--write" in sys.argv[1:]:
+        DOCUMENT.write_text(document())
+    else:
+        sys.stdout.write(document())
