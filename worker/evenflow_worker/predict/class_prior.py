@@ -1,4 +1,4 @@
-"""The class mean: the crudest predictor, and on real traffic enough for most of the gain (evaluation notes)."""
+"""The class mean: the crudest predictor, and on real traffic enough for most of the gain."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
