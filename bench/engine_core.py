@@ -143,8 +143,8 @@ def mooncake(seconds: float) -> None:
         "SVF aged 30, wm .01, cap 1.0": limited(SVF, 1.0, 0.01),
     }
     known = [
-        "independent simulation, 600 s: stock 118.0 s mean (p99 246, TTFT 64, 20 evictions); watermark .05 115.2 (234, 64, 0);",
-        "  SVF aged 30, watermark .05 75.2 (264, 23, 0)",
+        "independent simulation, 600 s: stock 118.0 s mean (p99 246, TTFT 64, 20 evictions);",
+        "  watermark .05 115.2 (234, 64, 0); SVF aged 30, watermark .05 75.2 (264, 23, 0)",
     ]
     compare(requests, spec, 4, policies, known)
 
@@ -162,7 +162,8 @@ def azure(seconds: float) -> None:
         "SVF aged 30, wm .05, cap 2.5": limited(SVF, 2.5, 0.05),
     }
     known = [
-        "independent simulation: stock 22.4 s (p99 50.6, 714 evictions); watermark .05 18.7 (43.1, 0); SVF aged 14.3 (64.4, 9)"
+        "independent simulation: stock 22.4 s (p99 50.6, 714 evictions);",
+        "  watermark .05 18.7 (43.1, 0); SVF aged 14.3 (64.4, 9)",
     ]
     compare(requests, spec, 4, policies, known)
 
@@ -182,7 +183,7 @@ def tiers() -> None:
         "SVF aged 30, wm .01, cap .95": limited(SVF, 0.95, 0.01),
     }
     known = [
-        "independent simulation (its own arrivals): stock 1194 evictions, SVF aged with cap .95 2 and about half the mean"
+        "independent simulation (its own arrivals): stock 1194 evictions; SVF aged, cap .95: 2, about half the mean"
     ]
     compare(requests, spec, 1, policies, known)
 
