@@ -113,12 +113,12 @@ def _stepped(
     snapshot: Snapshot, spec: LLMServingPoolSpec, pod: PodView, figures: MixFigures | None, state: CapState
 ) -> CapState:
     """One step of the controller for each distinct, fresh sample; without one everything holds."""
-    interval = spec.metrics.interval_seconds
+    interval, known = spec.metrics.interval_seconds, snapshot.readings
     reading = fresh_reading(snapshot, pod, spec.metrics.stale_after_seconds)
     if snapshot.metrics_source_problem is not None:
         return replace(state, reason="hold_source")
-    if reading is None:
-        return replace(state, reason="hold_stale" if pod.uid in snapshot.readings else "hold_missing")
+    if reading is None or reading.counters is None:
+        return replace(state, reason="hold_missing" if reading is not None or pod.uid not in known else "hold_stale")
     if reading.taken_at <= state.seen_at or pod.drain_started is not None or not pod.serving:
         return state
     previous = state.aimd.previous

@@ -10,8 +10,8 @@ from evenflow_operator.api.conditions import (
 )
 from evenflow_operator.api.enums import AdmissionMode
 from evenflow_operator.core.caps import RAISE_SECONDS
-from evenflow_operator.core.engine_facts import applied_generation, counters_of, finite
-from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.engine_facts import applied_generation, finite
+from evenflow_operator.core.memory import PoolMemory, Rates
 from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.rates import per_thousand
 from evenflow_operator.core.snapshot import PodView, Reading
@@ -41,23 +41,17 @@ def metrics_available(situation: Situation, outcome: Outcome, memory: PoolMemory
     source = snapshot.extra.get("metrics_source", metrics.source.value)
     if snapshot.metrics_source_problem is not None:
         return false(reason.SOURCE_UNAVAILABLE, f"{source}: {snapshot.metrics_source_problem}; caps hold")
-    young = snapshot.now - GRACE_INTERVALS * metrics.interval_seconds
+    believed = GRACE_INTERVALS * metrics.interval_seconds
+    verdict = None
     for slot, pod in pods.items():
-        reading = snapshot.readings.get(pod.uid)
-        if reading is None:
-            if pod.ready_since is not None and pod.ready_since > young:
-                return unknown(reason.METRICS_MISSING, f"slot {slot} has only just become ready")
-            return false(reason.METRICS_MISSING, f"slot {slot}: nothing was read from {pod.name} yet; its cap holds")
-        age = snapshot.now - reading.taken_at
-        if age > metrics.stale_after_seconds:
-            why = f" ({reading.problem})" if reading.problem else ""
-            limit = metrics.stale_after_seconds
-            return false(
-                reason.METRICS_STALE, f"slot {slot}: the last sample is over {limit} s old{why}; its cap holds"
-            )
-        wrong = _wrong_series(reading)
-        if wrong is not None:
-            return false(reason.METRICS_INVALID, f"slot {slot}: {wrong}; its cap holds")
+        wrong = _unreadable(snapshot.readings.get(pod.uid), snapshot.now, believed, metrics.stale_after_seconds)
+        if wrong is None:
+            continue
+        if pod.ready_since is None or snapshot.now - pod.ready_since > believed:
+            return false(wrong[0], f"slot {slot}: {wrong[1]}; its cap holds")
+        verdict = unknown(reason.METRICS_MISSING, f"slot {slot} has only just become ready")
+    if verdict is not None:
+        return verdict
     return true(reason.METRICS_FRESH, f"{len(pods)} engines are read by {source}")
 
 
@@ -91,11 +85,11 @@ def caps_converged(situation: Situation, outcome: Outcome, memory: PoolMemory) -
     if mode is AdmissionMode.FIXED:
         return true(reason.FIXED, "spec.admission.mode is Fixed")
     states = {slot: memory.caps[pod.uid] for slot, pod in ready.items() if pod.uid in memory.caps}
+    if any(state.seen_at == 0.0 for state in states.values()):
+        return unknown(reason.WAITING, "caps stand at their starting points; there are too few samples yet")
     for slot, state in states.items():
         if state.reason in HOLDS:
             return false(reason.HOLDING, f"slot {slot}: {HOLDS[state.reason]}; caps stay as they are")
-    if any(state.seen_at == 0.0 for state in states.values()):
-        return unknown(reason.WAITING, "caps stand at their starting points; there are no samples yet")
     if any(s.aimd.cooldown > 0 or situation.now - s.raised_at < 2 * RAISE_SECONDS for s in states.values()):
         return true(reason.ADJUSTING, "settings are applied; caps follow the evictions")
     return true(reason.CONVERGED, "settings are applied; caps are steady")
@@ -103,24 +97,26 @@ def caps_converged(situation: Situation, outcome: Outcome, memory: PoolMemory) -
 
 def eviction_free(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verdict:
     reason = EvictionFreeReason
-    rate = pool_evictions_per_thousand(situation, memory)
-    if rate is None:
-        return unknown(reason.UNKNOWN, "no whole window was measured yet, or nothing completed in it")
+    windows = _windows(situation, memory)
+    if not windows:
+        return unknown(reason.UNKNOWN, "no whole minute was measured yet")
+    if all(window.evicted == 0 for window in windows):
+        return true(reason.NO_EVICTIONS, "no evictions in the last whole minute")
+    rate = pool_evictions_per_thousand(situation, memory) or 0
     message = f"{rate} evictions per 1000 completed requests"
-    if rate == 0:
-        return true(reason.NO_EVICTIONS, message)
     return true(reason.FEW_EVICTIONS, message) if rate < FEW_PER_THOUSAND else false(reason.EVICTIONS_OBSERVED, message)
 
 
 def pool_evictions_per_thousand(situation: Situation, memory: PoolMemory) -> int | None:
-    windows = [
-        rates
-        for pod in situation.filling.values()
-        if (rates := memory.rates.get(pod.uid)) is not None and rates.evicted is not None
-    ]
+    windows = _windows(situation, memory)
     if not windows:
         return None
     return per_thousand(math.fsum(w.evicted or 0 for w in windows), math.fsum(w.finished or 0 for w in windows))
+
+
+def _windows(situation: Situation, memory: PoolMemory) -> list[Rates]:
+    known = (memory.rates.get(pod.uid) for pod in situation.filling.values())
+    return [rates for rates in known if rates is not None and rates.evicted is not None]
 
 
 def _applied(situation: Situation, pod: PodView) -> bool:
@@ -128,10 +124,18 @@ def _applied(situation: Situation, pod: PodView) -> bool:
     return pod.worker_config is not None and applied is not None and applied >= pod.worker_config.generation
 
 
-def _wrong_series(reading: Reading) -> str | None:
-    if reading.counters is None:
-        return reading.problem or "the engine has no series"
-    counters = counters_of(reading)
+def _unreadable(
+    reading: Reading | None, now: float, believed: float, stale_after: float
+) -> tuple[MetricsAvailableReason, str] | None:
+    """What is wrong with a reading; one failed sample alone is not."""
+    reason = MetricsAvailableReason
+    if reading is None or reading.counters is None:
+        problem = reading.problem if reading is not None else None
+        return reason.METRICS_MISSING, problem or "nothing was read yet"
+    age, why = now - reading.taken_at, reading.problem or "no newer one came"
+    if age > stale_after:
+        return reason.METRICS_STALE, f"the last sample is over {stale_after:g} s old: {why}"
+    counters = reading.counters
     needed = {
         "evictions": counters.evictions,
         "admissions": counters.admitted,
@@ -139,4 +143,8 @@ def _wrong_series(reading: Reading) -> str | None:
         "peak KV use": counters.kv_peak_ratio,
     }
     bad = [name for name, value in needed.items() if finite(value) is None]
-    return f"{', '.join(bad)} missing or not a number" if bad else None
+    if bad:
+        return reason.METRICS_INVALID, f"{', '.join(bad)} missing or not a number"
+    if reading.problem is not None and age > believed:
+        return reason.METRICS_MISSING, reading.problem
+    return None

@@ -160,9 +160,7 @@ def _finished(situation: Situation, slot: int, pod: PodView) -> DeletePod | None
     assert pod.drain_started is not None
     waited = situation.now - pod.drain_started
     limit = situation.spec.rollout.drain_timeout_seconds
-    reading = situation.snapshot.readings.get(pod.uid)
-    fresh = reading is not None and reading.taken_at >= pod.drain_started + SETTLE_SECONDS
-    left = in_flight(reading) if fresh else None
+    left = in_flight(situation.snapshot.readings.get(pod.uid), pod.drain_started + SETTLE_SECONDS)
     out_of_service = not pod.serving and pod.uid not in situation.snapshot.routable
     if out_of_service and left == 0:
         message = f"delete {pod.name}: drained in {waited:.0f} s"

@@ -25,14 +25,20 @@ def counters_of(reading: Reading | None) -> EngineCounters:
     return reading.counters if reading is not None and reading.counters is not None else EngineCounters()
 
 
-def in_flight(reading: Reading | None) -> float | None:
-    """Requests running and waiting; the larger of what state and metrics say, None when neither is known."""
+def in_flight(reading: Reading | None, since: float) -> float | None:
+    """Requests running and waiting, as known at or after `since`; the larger of what state and metrics say.
+
+    None when neither is known: unknown is not zero.
+    """
+    if reading is None:
+        return None
     known: list[float] = []
-    if reading is not None and reading.state is not None:
+    state_at = reading.taken_at if reading.state_at is None else reading.state_at
+    if reading.state is not None and state_at >= since:
         known.append(float(reading.state.running + reading.state.waiting))
     counters = counters_of(reading)
     running, waiting = finite(counters.running), finite(counters.waiting)
-    if running is not None and waiting is not None:
+    if running is not None and waiting is not None and reading.taken_at >= since:
         known.append(running + waiting)
     return max(known, default=None)
 

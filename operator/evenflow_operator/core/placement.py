@@ -82,7 +82,7 @@ def assign(
     staying = situation.slots - leaving
     problem = problem_of(situation, staying, observed)
     before = {slot: frozenset(names) for slot, names in situation.snapshot.memory.placement.items()}
-    current = {slot: before[slot] & problem.demands.keys() for slot in staying if slot in before}
+    current = {slot: frozenset(before[slot] & problem.demands.keys()) for slot in staying if slot in before}
     reason, blocked, target = _target(situation, problem, current, cache)
     figures = figures_of(problem, target, cache)
     counts = slot_counts(target)
@@ -198,7 +198,8 @@ def _decisions(
 ) -> tuple[Decision, ...]:
     made = []
     for slot, names in sorted(target.items()):
-        if before.get(slot) == names or not names:
+        # A slot that joins a placed pool takes over what others serve: its pod's own decision says enough.
+        if before.get(slot) == names or not names or (before and slot not in before):
             continue
         known = figures.get(slot)
         suffix = "" if known is None else f" (severity {known.severity:.2g}, length gcd {known.gcd})"

@@ -61,4 +61,5 @@ def per_thousand(part: float | None, whole: float | None) -> int | None:
     """`part` per thousand of `whole` to two digits; None when nothing was measured."""
     if part is None or whole is None or (part == 0 and whole == 0):
         return None
-    return int(float(f"{1000 * part / max(whole, 1.0):.2g}"))
+    ratio = round(float(f"{1000 * part / max(whole, 1.0):.2g}"))
+    return max(1, ratio) if part > 0 else 0

@@ -91,6 +91,8 @@ class Reading:
     source: Literal["Scrape", "Prometheus"]
     counters: EngineCounters | None = None
     state: WorkerState | None = None
+    state_at: float | None = None
+    """When the state was read; None: together with the counters."""
     lengths: WorkerLengths | None = None
     problem: str | None = None
     """Why there are no counters (timeout, HTTP status, NaN): one short line for the condition's message."""
