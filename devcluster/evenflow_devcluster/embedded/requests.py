@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from .errors import StatusError, bad_request, no_such_path, unsupported, unsupported_media_type
+from .protobuf import MEDIA_TYPE, read_protobuf
 from .registry import Registry
 from .resources import ABSENT_CORE, ABSENT_GROUPS, ABSENT_SUBRESOURCES, Resource
 from .selectors import Predicate, both, parse_field_selector, parse_label_selector
@@ -153,9 +154,11 @@ def predicate_of(target: Target, query: Mapping[str, str]) -> Predicate | None:
 
 
 def decoded(body: bytes, content_type: str, validation: Validation) -> Any:
-    """The JSON or YAML of a body. Raises 400 if it can't be read, 415 for protobuf and CBOR."""
+    """The JSON or YAML of a body. Raises 400 if it can't be read, 415 for CBOR and most kinds in protobuf."""
     kind = content_type.split(";", 1)[0].strip()
-    if kind in ("application/vnd.kubernetes.protobuf", "application/cbor"):
+    if kind == MEDIA_TYPE:
+        return read_protobuf(body)
+    if kind == "application/cbor":
         raise unsupported_media_type(kind, ("application/json", "application/yaml"))
     try:
         if validation == "Strict":
