@@ -129,8 +129,9 @@ async def test_the_token_is_needed_and_read_anew(start_admin, session, settings,
     bearer = {"Authorization": "Bearer secret-1"}
     assert (await put(session, address, document, headers=bearer))[0] == 401
     file.write_text("secret-1\n")
-    for headers in (None, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic secret-1"}):
+    for headers in (None, {"Authorization": "Bearer secret"}, {"Authorization": "Basic secret-1"}):
         assert (await put(session, address, document, headers=headers))[0] == 401
+    assert (await put(session, address, document, headers={"Authorization": "Bearer "}))[0] == 401
     assert settings.config.generation == 0
     assert (await put(session, address, document, headers=bearer))[0] == 200
     file.write_text("secret-2")

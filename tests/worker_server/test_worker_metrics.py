@@ -22,7 +22,7 @@ FIGURES = EngineFigures(
     iterations=100,
     recomputed_tokens=7,
     kv_capacity_tokens=4096,
-    admitted_new={"chat": 5, "gone": 2},
+    admitted_new={"chat": 5, "gone": 2, "default": 1, "also-gone": 4},
     admitted_resumed={"chat": 1},
     evictions={"gone": 3},
     completed={"chat": 4},
@@ -70,7 +70,7 @@ def test_every_name_of_the_contract_is_exported_and_no_other(registry, metrics):
 def test_counts_are_per_listed_class_and_the_rest_is_default(registry, metrics):
     assert value(registry, names.ADMITTED_REQUESTS, traffic_class="chat", kind="new") == 5
     assert value(registry, names.ADMITTED_REQUESTS, traffic_class="chat", kind="resumed") == 1
-    assert value(registry, names.ADMITTED_REQUESTS, traffic_class="default", kind="new") == 2
+    assert value(registry, names.ADMITTED_REQUESTS, traffic_class="default", kind="new") == 7
     assert value(registry, names.EVICTIONS, traffic_class="default") == 3
     assert value(registry, names.EVICTIONS, traffic_class="code") == 0
     assert value(registry, names.WAITING_REQUESTS, traffic_class="code") == 9
