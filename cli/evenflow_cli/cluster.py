@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
-from evenflow_devcluster import local
-from evenflow_devcluster.local import ClusterState
+from evenflow_devcluster import state as states
+from evenflow_devcluster.state import ClusterState
 
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
@@ -29,7 +29,7 @@ def up(*, name: str, nodes: int, foreground: bool, output: str) -> int:
     if foreground:
         return _up_here(name, nodes, output)
     with _only_one():
-        state = local.read_state(name)
+        state = states.read_state(name)
         if state is not None:
             _show(state, output, f"Cluster {name!r} is already running.")
             return 0
@@ -37,6 +37,8 @@ def up(*, name: str, nodes: int, foreground: bool, output: str) -> int:
 
 
 def _up_here(name: str, nodes: int, output: str) -> int:
+    from evenflow_devcluster import local  # takes half a second, which the other commands don't need to spend
+
     try:
         asyncio.run(
             local.serve(name, nodes, lambda state: _show(state, output, f"Cluster {name!r} is up; Ctrl-C ends it."))
@@ -57,7 +59,7 @@ def _up_detached(name: str, nodes: int, output: str) -> int:
         )
         try:
             deadline = time.monotonic() + START_SECONDS
-            while (state := local.read_state(name)) is None:
+            while (state := states.read_state(name)) is None:
                 if child.poll() is not None:
                     return _fail(f"cluster {name!r} didn't start:\n{_tail(log)}")
                 if time.monotonic() > deadline:
@@ -76,11 +78,11 @@ def down(*, name: str, output: str) -> int:
     if (problem := _name_problem(name)) is not None:
         return _fail(problem)
     with _only_one():
-        state = local.find_state(name)
+        state = states.find_state(name)
         running = state is not None and state.alive()
         if state is not None and running and not _stop(state):
             return _fail(f"cluster {name!r} (pid {state.pid}) doesn't end")
-        shutil.rmtree(local.cluster_folder(name), ignore_errors=True)
+        shutil.rmtree(states.cluster_folder(name), ignore_errors=True)
     if output == "json":
         print(json.dumps({"name": name, "running": False, "stopped": running}))
     else:
@@ -92,7 +94,7 @@ def status(*, name: str, output: str) -> int:
     """Say whether a cluster runs. Returns 0 if it does, else 1."""
     if (problem := _name_problem(name)) is not None:
         return _fail(problem)
-    state = local.read_state(name)
+    state = states.read_state(name)
     if state is not None:
         _show(state, output, f"Cluster {name!r} is running (pid {state.pid}, {state.nodes} nodes).")
         return 0
@@ -105,7 +107,7 @@ def status(*, name: str, output: str) -> int:
 
 def _name_problem(name: str) -> str | None:
     try:
-        local.cluster_folder(name)
+        states.cluster_folder(name)
     except ValueError as error:
         return str(error)
     return None
@@ -114,7 +116,7 @@ def _name_problem(name: str) -> str | None:
 @contextlib.contextmanager
 def _only_one() -> Iterator[None]:
     """One `up` or `down` at a time: two at once could both find no cluster. The folder itself is locked, no file."""
-    folder = local.home_folder() / "clusters"
+    folder = states.home_folder() / "clusters"
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

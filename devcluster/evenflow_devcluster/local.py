@@ -1,21 +1,13 @@
-"""A whole cluster on this computer: API server, nodes and router in one process, its files in one folder.
-
-Folder `<home>/clusters/<name>` holds everything of a cluster and goes away with it. Home is EVENFLOW_HOME, else
-`$XDG_STATE_HOME/evenflow`, else `~/.local/state/evenflow`.
-"""
+"""A whole cluster on this computer: API server, nodes and router in one process, its files in one folder."""
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
-import re
 import secrets
-import shutil
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Self
@@ -28,10 +20,10 @@ from evenflow_devcluster.embedded.cluster import EmbeddedCluster
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.kube import KubeClient, KubeError
 from evenflow_devcluster.router import Router
+from evenflow_devcluster.state import ClusterState, claim, cluster_folder, process_start, write_state
 from evenflow_operator.api.crd import crd_text
 from evenflow_operator.api.rules import cel_twin
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 _CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 NODE_PREFIX = "a100-"
 _ESTABLISHED_TRIES = 200
@@ -39,72 +31,6 @@ _ESTABLISHED_TRIES = 200
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterState:
-    """What is known of a running cluster. `started` is the process's start time: a reused pid isn't taken for it."""
-
-    name: str
-    pid: int
-    started: int
-    ready: bool
-    kubeconfig: Path
-    url: str
-    nodes: int
-
-    @property
-    def folder(self) -> Path:
-        return self.kubeconfig.parent
-
-    def alive(self) -> bool:
-        return process_start(self.pid) == self.started
-
-
-def process_start(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none or it is a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else int(fields[19])
-
-
-def home_folder() -> Path:
-    configured = os.environ.get("EVENFLOW_HOME")
-    if configured:
-        return Path(configured).absolute()
-    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(base).absolute() / "evenflow"
-
-
-def cluster_folder(name: str, *, home: Path | None = None) -> Path:
-    """Raises ValueError for a name that can't be a folder's."""
-    if not _NAME.fullmatch(name):
-        raise ValueError(f"cluster name {name!r}: use 1 to 40 lower-case letters, digits and dashes, a letter first")
-    return (home or home_folder()) / "clusters" / name
-
-
-def find_state(name: str, *, home: Path | None = None) -> ClusterState | None:
-    """The cluster as its folder tells it, running or not; None without a readable state file."""
-    try:
-        document = json.loads((cluster_folder(name, home=home) / "state.json").read_text())
-        return ClusterState(**{**document, "kubeconfig": Path(document["kubeconfig"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def read_state(name: str, *, home: Path | None = None) -> ClusterState | None:
-    """The cluster if it runs and is ready, else None."""
-    state = find_state(name, home=home)
-    return state if state is not None and state.ready and state.alive() else None
-
-
-def _write_state(state: ClusterState) -> None:
-    file = state.folder / "state.json"
-    fresh = file.with_suffix(".tmp")
-    fresh.write_text(json.dumps({**asdict(state), "kubeconfig": str(state.kubeconfig)}))
-    fresh.replace(file)
 
 
 def pool_twin(new: dict[str, Any], old: dict[str, Any] | None) -> list[FieldError]:
@@ -186,7 +112,7 @@ async def serve(name: str, nodes: int, on_ready: Callable[[ClusterState], None])
     warden = start_guard(f"EVENFLOW_CLUSTER={secrets.token_hex(16)}", folder)
     started = process_start(os.getpid()) or 0
     state = ClusterState(name, os.getpid(), started, False, folder / "kubeconfig", "", nodes)
-    _write_state(state)
+    write_state(state)
     cluster: LocalCluster | None = None
     try:
         starting = asyncio.create_task(LocalCluster.start(folder, nodes=nodes))
@@ -198,7 +124,7 @@ async def serve(name: str, nodes: int, on_ready: Callable[[ClusterState], None])
             return
         cluster = starting.result()
         ready = ClusterState(name, os.getpid(), started, True, cluster.kubeconfig, cluster.server.url, nodes)
-        _write_state(ready)
+        write_state(ready)
         on_ready(ready)
         await stopping
     finally:
@@ -207,17 +133,6 @@ async def serve(name: str, nodes: int, on_ready: Callable[[ClusterState], None])
         assert warden.stdin is not None
         warden.stdin.close()
         await asyncio.to_thread(warden.wait)
-
-
-def claim(name: str) -> Path:
-    """An empty folder for a new cluster, in place of what a dead one left. Raises FileExistsError if one is running."""
-    folder = cluster_folder(name)
-    state = find_state(name)
-    if state is not None and state.alive() and state.pid != os.getpid():
-        raise FileExistsError(f"cluster {name!r} is running (pid {state.pid}); stop it with: evenflow cluster down")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, mode=0o700)
-    return folder
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from evenflow_devcluster.local import read_state
+from evenflow_devcluster.state import read_state
 
 from evenflow_devcluster.demo.children import Child, Children
 from evenflow_devcluster.demo.pool_watch import POOLS, PoolWatch, until

@@ -1,6 +1,7 @@
 """Startup, readiness and liveness probes, and preStop hooks: what is asked, when, and what the answers add up to."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,6 +13,7 @@ from evenflow_devcluster.agent.process import StartError
 
 Json = dict[str, Any]
 
+_EAGER_SECONDS = 0.2
 _CONNECT_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
 
 
@@ -120,16 +122,27 @@ async def run_hook(handler: Json, target: Target, timeout: float) -> str | None:
 async def probe_loop(
     probe: Json, target: Target, *, passing: bool, on_verdict: Callable[[Verdict, str | None], bool]
 ) -> None:
-    """Probe until `on_verdict` returns False. `passing` is what holds before the first answer."""
+    """Probe until `on_verdict` returns False. `passing` is what holds before the first answer.
+
+    Until the first success it asks every 0.2 s, for a local process is up long before a period has passed; failures
+    still count once a period, so that thresholds mean what they mean to a kubelet.
+    """
     timing = ProbeTiming.of(probe)
     verdict = Verdict(passing)
+    loop = asyncio.get_running_loop()
+    period = min(timing.period, _EAGER_SECONDS)
+    counted = -math.inf
     await asyncio.sleep(timing.initial_delay)
     while True:
         problem = await ask(probe, target, timing.timeout)
-        verdict = verdict.after(problem is None, timing)
-        if not on_verdict(verdict, problem):
-            return
-        await asyncio.sleep(timing.period)
+        if problem is None:
+            period = timing.period
+        if problem is None or loop.time() - counted >= timing.period:
+            counted = loop.time()
+            verdict = verdict.after(problem is None, timing)
+            if not on_verdict(verdict, problem):
+                return
+        await asyncio.sleep(period)
 
 
 def check_handlers(container: Json) -> None:

@@ -21,9 +21,9 @@ from evenflow_devcluster.demo.report import DemoReport, PhaseReport, lag_percent
 from evenflow_devcluster.demo.scenarios import Phase, Scenario
 from evenflow_devcluster.demo.view import Progress, Screen, View
 from evenflow_devcluster.kube import KubeClient
-from evenflow_devcluster.local import read_state
 from evenflow_devcluster.replay.client import ReplayProgress, replay
 from evenflow_devcluster.replay.results import ReplayResult
+from evenflow_devcluster.state import read_state
 
 READY_SECONDS = 90.0
 SCREEN_SECONDS = 0.25
@@ -89,10 +89,10 @@ async def _started(scenario: Scenario, screen: Screen) -> AsyncIterator[Running]
         async with Children(folder) as children:
             kubeconfig = await _start_cluster(children, folder)
             screen.say(f"Cluster up: two A100 nodes (kubectl --kubeconfig {kubeconfig} get llmpool -w)")
-            found = await prometheus.start_if_present(children, folder, kubeconfig)
+            found = await prometheus.start_if_present(children, folder)
             command = [_evenflow(), "operator", "--kubeconfig", str(kubeconfig), "--no-leader-election"]
             if found is not None:
-                command += ["--prometheus-url", found[1]]
+                command += ["--prometheus-url", found.url]
             await children.start("operator", command)
             source = "Prometheus" if found else "the operator itself (no prometheus on PATH)"
             metadata = scenario.manifest["metadata"]
@@ -100,6 +100,8 @@ async def _started(scenario: Scenario, screen: Screen) -> AsyncIterator[Running]
                 watch = PoolWatch(client, metadata["namespace"], metadata["name"])
                 observer = Observer(watch.targets)
                 tasks = [asyncio.create_task(watch.run()), asyncio.create_task(observer.run())]
+                if found is not None:
+                    tasks.append(asyncio.create_task(found.follow(lambda: watch.pods)))
                 try:
                     yield Running(watch, observer, children, source)
                 finally:
