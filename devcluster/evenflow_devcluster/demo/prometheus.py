@@ -1,47 +1,81 @@
-"""A Prometheus of the demo's own, when the binary is on PATH: it finds the pods through the cluster's API."""
+"""A Prometheus of the demo's own, when the binary is on PATH: it scrapes the engines every second."""
 
+import asyncio
 import contextlib
+import json
 import shutil
 import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
 import yaml
 
-from evenflow_contract import labels
-from evenflow_devcluster.demo.children import Child, Children
+from evenflow_contract import environment
+from evenflow_devcluster.demo.children import Children
 from evenflow_devcluster.demo.pool_watch import until
+from evenflow_devcluster.kube import Json
 
 START_SECONDS = 20.0
+FOLLOW_SECONDS = 0.5
 PROBE_TIMEOUT = aiohttp.ClientTimeout(total=0.5)
 
 
-def configuration(kubeconfig: Path) -> str:
-    """Scrape every port of every pod that belongs to a pool; `namespace` and `pod` are what the operator asks by."""
-    pool_label = "__meta_kubernetes_pod_label_" + labels.POOL.replace(".", "_").replace("/", "_")
-    relabel = [
-        {"source_labels": [pool_label], "regex": ".+", "action": "keep"},
-        {"source_labels": ["__meta_kubernetes_pod_container_name"], "regex": labels.ENGINE_CONTAINER, "action": "keep"},
-        {"source_labels": ["__meta_kubernetes_namespace"], "target_label": "namespace"},
-        {"source_labels": ["__meta_kubernetes_pod_name"], "target_label": "pod"},
-    ]
+def configuration(targets: Path) -> str:
+    """Scrape what `targets` lists: Debian's Prometheus is built without Kubernetes discovery, so the demo does it."""
     job = {
         "job_name": "evenflow-pods",
         "scrape_interval": "1s",
         "scrape_timeout": "1s",
-        "kubernetes_sd_configs": [{"role": "pod", "kubeconfig_file": str(kubeconfig)}],
-        "relabel_configs": relabel,
+        "file_sd_configs": [{"files": [str(targets)], "refresh_interval": "5s"}],
     }
-    return yaml.safe_dump({"global": {"scrape_interval": "1s"}, "scrape_configs": [job]}, sort_keys=False)
+    return yaml.safe_dump({"scrape_configs": [job]}, sort_keys=False)
 
 
-async def start_if_present(children: Children, folder: Path, kubeconfig: Path) -> tuple[Child, str] | None:
-    """Start one and wait until it is ready; None when there is no binary. Returns the process and its URL."""
+def targets_document(pods: Sequence[Json]) -> str:
+    """Both ports of every pod with an address, labelled as the operator asks for them."""
+    return json.dumps(
+        [
+            {
+                "targets": [
+                    f"{pod['status']['podIP']}:{port}" for port in (environment.ENGINE_PORT, environment.ADMIN_PORT)
+                ],
+                "labels": {"namespace": pod["metadata"]["namespace"], "pod": pod["metadata"]["name"]},
+            }
+            for pod in pods
+            if (pod.get("status") or {}).get("podIP")
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPrometheus:
+    url: str
+    targets: Path
+
+    async def follow(self, pods: Callable[[], Sequence[Json]]) -> None:
+        """Keep the list of targets up to date until cancelled."""
+        written = ""
+        while True:
+            document = targets_document(pods())
+            if document != written:
+                fresh = self.targets.with_suffix(".tmp")
+                fresh.write_text(document)
+                fresh.replace(self.targets)
+                written = document
+            await asyncio.sleep(FOLLOW_SECONDS)
+
+
+async def start_if_present(children: Children, folder: Path) -> DemoPrometheus | None:
+    """Start one and wait until it is ready; None when there is no binary."""
     binary = shutil.which("prometheus")
     if binary is None:
         return None
+    targets = folder / "targets.json"
+    targets.write_text("[]")
     file = folder / "prometheus.yml"
-    file.write_text(configuration(kubeconfig))
+    file.write_text(configuration(targets))
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
@@ -58,7 +92,7 @@ async def start_if_present(children: Children, folder: Path, kubeconfig: Path) -
         return None if await _answers(f"{url}/-/ready") else "prometheus isn't ready"
 
     await until(missing, START_SECONDS)
-    return child, url
+    return DemoPrometheus(url, targets)
 
 
 def free_port() -> int:
