@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,7 +14,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 
-from evenflow_devcluster.agent import AgentSettings
+from evenflow_devcluster.agent import AgentSettings, NodeAgent, NodeShape
 from evenflow_devcluster.agent.node import UNREACHABLE
 from evenflow_devcluster.kube import KubeClient, KubeError
 from evenflow_devcluster.local import LocalCluster
@@ -434,7 +435,42 @@ async def test_dropped_watches_do_no_harm(world: World) -> None:
     assert alive(pid)
     for one in (name, other):
         await world.remove(one)
+
+    async def ended() -> bool:
+        return not alive(pid)
+
+    await eventually(ended)
+
+
+async def test_an_agent_that_starts_again_restarts_its_pods_under_their_addresses(world: World) -> None:
+    name = await world.create(server())
+    pod = await world.until(name, is_ready)
+    pid = int(await fetch(pod, "pid"))
+    old = world.cluster.agent
+    assert old is not None
+    await old.stop()
     assert not alive(pid)
+    shapes = {node: NodeShape() for node in ("a100-0", "a100-1")}
+    folder = world.cluster.kubeconfig.parent / "agent"
+    world.cluster.agent = await NodeAgent.start(world.cluster.kubeconfig, shapes, AgentSettings(folder))
+    again = await world.until(name, lambda pod: engine(pod).get("restartCount") == 1 and is_ready(pod))
+    assert again["status"]["podIP"] == pod["status"]["podIP"]
+    assert again["metadata"]["uid"] == pod["metadata"]["uid"]
+    assert int(await fetch(again, "pid")) != pid
+    await world.remove(name)
+
+
+async def test_what_an_agent_left_behind_is_ended_by_the_next(world: World, tmp_path: Path) -> None:
+    left = tmp_path / "agent-0123456789abcdef"
+    left.mkdir()
+    process = await asyncio.create_subprocess_exec(
+        "sleep", "1000", env={"EVENFLOW_NODE_AGENT": left.name}, start_new_session=True
+    )
+    agent = await NodeAgent.start(world.cluster.kubeconfig, {}, AgentSettings(tmp_path))
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == -signal.SIGKILL
+    assert not left.exists()
+    await agent.stop()
+    assert not list(tmp_path.iterdir())
 
 
 KILLED = textwrap.dedent("""

@@ -35,9 +35,12 @@ def marked_processes(marker: str) -> list[int]:
 def kill_marked(marker: str) -> int:
     """Kill them all, those started meanwhile too. Returns how many there were; waits at most a second."""
     killed: set[int] = set()
+    empty = 0
     for _ in range(_ROUNDS):
         found = marked_processes(marker)
-        if not found:
+        # Twice, because a process that was forked just now has its parent's environment until it executes its program.
+        empty = 0 if found else empty + 1
+        if empty == 2:
             break
         for pid in found:
             try:
