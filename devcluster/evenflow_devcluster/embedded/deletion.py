@@ -147,10 +147,10 @@ class Deleter:
             return
         spec = {key: value for key, value in record_now.object["spec"].items() if key != "finalizers"}
         released = {**record_now.object, "spec": spec, "metadata": dict(record_now.object["metadata"])}
-        if record_now.object["spec"] != spec:
-            self._store.put("namespaces", ("", namespace), released)
         if releasable(released):
-            self._store.remove("namespaces", ("", namespace))
+            self._store.remove("namespaces", ("", namespace), released)
+        elif record_now.object["spec"] != spec:
+            self._store.put("namespaces", ("", namespace), released)
 
     def purge_definition(self, name: str) -> None:
         """Delete the objects of a definition that is being deleted, and the definition after them. Idempotent."""
@@ -164,11 +164,8 @@ class Deleter:
         metadata = dict(record.object["metadata"])
         finalizers = [entry for entry in metadata.get("finalizers") or () if entry != CLEANUP_FINALIZER]
         metadata["finalizers"] = finalizers
-        released = {**record.object, "metadata": metadata}
         if not finalizers:
-            del metadata["finalizers"]
-            self._store.put(CRDS, ("", name), released)
-            self._store.remove(CRDS, ("", name))
+            self._store.remove(CRDS, ("", name), {**record.object, "metadata": metadata})
 
     def _gone(self, resource: Resource, obj: Object) -> bool:
         key = key_of(obj)

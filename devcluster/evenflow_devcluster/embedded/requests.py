@@ -17,6 +17,10 @@ from .writes import Caller, Validation
 
 MAX_BODY = 3 * 1024 * 1024
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+_READABLE = frozenset({
+    "application/json", "application/yaml", "application/json-patch+json", "application/merge-patch+json",
+    "application/strategic-merge-patch+json", "application/apply-patch+yaml",
+})  # fmt: skip
 _TRUE = frozenset({"true", "1", "True", "t", "T", "TRUE"})
 
 
@@ -154,11 +158,11 @@ def predicate_of(target: Target, query: Mapping[str, str]) -> Predicate | None:
 
 
 def decoded(body: bytes, content_type: str, validation: Validation) -> Any:
-    """The JSON or YAML of a body. Raises 400 if it can't be read, 415 for CBOR and most kinds in protobuf."""
+    """The JSON or YAML of a body. Raises 400 if it can't be read, 415 for any other media type."""
     kind = content_type.split(";", 1)[0].strip()
     if kind == MEDIA_TYPE:
         return read_protobuf(body)
-    if kind == "application/cbor":
+    if kind not in _READABLE:
         raise unsupported_media_type(kind, ("application/json", "application/yaml"))
     try:
         if validation == "Strict":

@@ -109,10 +109,12 @@ class Store:
         self._commit(resource, bucket, "MODIFIED" if previous else "ADDED", key, record, previous)
         return record
 
-    def remove(self, resource: str, key: Key) -> Record:
+    def remove(self, resource: str, key: Key, last: Object | None = None) -> Record:
+        """Take an object out; `last` is what it came to be with the write that let it go."""
         bucket = self.bucket(resource)
         previous = bucket.records.pop(key)
-        last = {**previous.object, "metadata": dict(previous.object["metadata"])}
+        last = last or previous.object
+        last = {**last, "metadata": dict(last["metadata"])}
         self._stamp(last)
         record = Record(last)
         self._commit(resource, bucket, "DELETED", key, record, previous)

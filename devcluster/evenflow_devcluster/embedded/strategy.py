@@ -43,6 +43,10 @@ class Strategy:
                 new.pop("status", None)
 
     def validate(self, obj: Object) -> Iterator[FieldError]:
+        """What holds for every stored object; the schema has been checked before."""
+        yield from ()
+
+    def validate_create(self, obj: Object) -> Iterator[FieldError]:
         yield from ()
 
     def validate_update(self, new: Object, old: Object, subresource: str) -> Iterator[FieldError]:
@@ -55,7 +59,7 @@ class CustomStrategy(Strategy):
     def default(self, obj: Object) -> None:
         apply_defaults(obj, self.resource.schema)
 
-    def validate(self, obj: Object) -> Iterator[FieldError]:
+    def validate_create(self, obj: Object) -> Iterator[FieldError]:
         if self.resource.twin is not None:
             yield from self.resource.twin(obj, None)
 

@@ -96,7 +96,7 @@ class Writer:
         name = metadata["name"]
         errors = list(name_errors(name, "subdomain" if resource.custom else strategy.name_rule))
         errors += self._errors(resource, obj)
-        errors = errors or list(strategy.validate(obj))
+        errors = errors or [*strategy.validate(obj), *strategy.validate_create(obj)]
         if errors:
             raise invalid(resource.kind, resource.group, name, errors[:MAX_ERRORS])
         owner = owner or Owner(caller.manager, UPDATE)
@@ -170,9 +170,8 @@ class Writer:
             raise forbidden(resource.qualified, name, why, [cause])
 
     def _clean(self, resource: Resource, obj: Object, caller: Caller) -> None:
-        """Drop nulls (built-in kinds) and unknown fields; say so, or refuse, as the caller wishes."""
-        if not resource.custom:
-            drop_nulls(obj)
+        """Drop nulls (of built-in types) and unknown fields; say so, or refuse, as the caller wishes."""
+        drop_nulls(obj if not resource.custom else obj["metadata"])
         unknown: list[str] = []
         prune(obj, resource.schema, unknown.append)
         if not unknown or caller.validation == "Ignore":
@@ -318,10 +317,9 @@ class Writer:
             metadata["generation"] = metadata.get("generation", 0) + 1
         if caller.dry_run:
             return new
-        stored = self._store.put(resource.qualified, key, new).object
-        if releasable(stored):
-            return self._store.remove(resource.qualified, key).object
-        return stored
+        if releasable(new):
+            return self._store.remove(resource.qualified, key, new).object
+        return self._store.put(resource.qualified, key, new).object
 
 
 def releasable(obj: Object) -> bool:
