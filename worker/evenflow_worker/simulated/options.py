@@ -80,6 +80,7 @@ def _number(low: float, high: float, *, exclusive: bool = False) -> Callable[[st
 def _parser(prog: str, environ: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=prog,
+        usage="%(prog)s [options]; --help lists them",
         description="An OpenAI-compatible server with vLLM's scheduling and memory behaviour and A100 step times: "
         "it evicts, recomputes and exports vLLM's metrics, without a GPU and without a model.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
