@@ -159,7 +159,7 @@ def owner(api_version: str, kind: str, obj: Object, **more: Any) -> Object:
 
 async def add_node(api: Client, name: str, labels: dict[str, str], **resources: str) -> None:
     """A node as an agent would register it: its resources stated, and the taint taken off that admission adds."""
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "20", **{key.replace("__", "/"): v for key, v in resources.items()}}
+    amounts = {"cpu": "8", "memory": "32Gi", "pods": "20", **resources}
     await api.create("nodes", None, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}})
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "ready"}
     status = {"capacity": amounts, "allocatable": amounts, "conditions": [ready]}
