@@ -269,7 +269,7 @@ class ToyCluster:
             drain_started=parse_time(notes[labels.DRAIN_STARTED])
             if labels.DRAIN_STARTED in notes
             else pod.drain_started,
-            drain_reason=notes[labels.DRAIN_REASON] if labels.DRAIN_REASON in notes else pod.drain_reason,
+            drain_reason=notes.get(labels.DRAIN_REASON, pod.drain_reason),
         )
 
     def _put(self, command: PutService) -> None:

@@ -79,7 +79,8 @@ class Readings:
         for uid, known in self._pools.get(key, {}).items():
             base = known.sample or Reading(now, "Scrape", problem="not sampled yet")
             state = known.state if now - known.state_at <= state_max_age else None
-            readings[uid] = replace(base, state=state, lengths=known.lengths, problem=known.problem or base.problem)
+            problem = known.problem or base.problem
+            readings[uid] = replace(base, state=state, state_at=known.state_at, lengths=known.lengths, problem=problem)
         return readings
 
     def source_problem(self, key: Key) -> str | None:
