@@ -403,7 +403,8 @@ async def test_logs_and_the_log_before_them(world: World) -> None:
     await world.remove(name)
 
 
-async def test_a_lost_node_is_silent_and_comes_back(world: World) -> None:
+@pytest.mark.parametrize("leave_running", [False, True])
+async def test_a_lost_node_is_silent_and_comes_back(world: World, leave_running: bool) -> None:
     agent = world.cluster.agent
     assert agent is not None
     tolerations = [{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 0}]
@@ -411,14 +412,16 @@ async def test_a_lost_node_is_silent_and_comes_back(world: World) -> None:
     pod = await world.until(name, is_ready)
     pid = int(await fetch(pod, "pid"))
     node = pod["spec"]["nodeName"]
-    await agent.lose_node(node)
-    assert not alive(pid)
+    await agent.lose_node(node, leave_running=leave_running)
+    assert alive(pid) == leave_running
     lost = await world.client.get(f"/api/v1/nodes/{node}")
     assert condition(lost, "Ready")["status"] == "Unknown"
     assert {taint["key"] for taint in lost["spec"]["taints"]} == {UNREACHABLE}
     pod = await world.until(name, lambda pod: bool(pod["metadata"].get("deletionTimestamp")))
     assert not is_ready(pod)
+    assert alive(pid) == leave_running
     await agent.return_node(node)
+    assert not alive(pid)
     await world.gone(name)
     back = await world.client.get(f"/api/v1/nodes/{node}")
     assert condition(back, "Ready")["status"] == "True"

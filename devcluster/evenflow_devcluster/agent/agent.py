@@ -52,7 +52,7 @@ def _take_over(base: Path) -> Path:
             log.warning("killed %d processes that an earlier node agent left", left)
         shutil.rmtree(old, ignore_errors=True)
     folder = base / f"agent-{secrets.token_hex(16)}"
-    folder.mkdir()
+    folder.mkdir(mode=0o700)
     return folder
 
 

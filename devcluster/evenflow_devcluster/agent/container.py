@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from evenflow_devcluster.agent.expansion import ConfigError, Mount, rewrite
-from evenflow_devcluster.agent.logs import LogFile
+from evenflow_devcluster.agent.logs import LogFile, drop_logs
 from evenflow_devcluster.agent.pod_status import ContainerState, Running, Terminated, Waiting
 from evenflow_devcluster.agent.probes import Target, Verdict, probe_loop, run_hook
 from evenflow_devcluster.agent.process import ContainerProcess, Exit, StartError, run_command
@@ -150,7 +150,9 @@ class ContainerRunner:
 
     async def _start(self) -> tuple[ContainerProcess, Prepared]:
         prepared = await self._around.prepare(self.container)
-        self._log = LogFile(self._around.log_path(self.name, self.status.restarts), self._around.now)
+        path = self._around.log_path(self.name, self.status.restarts)
+        drop_logs(self._around.log_path(self.name, self.status.restarts - 2))
+        self._log = LogFile(path, self._around.now)
         try:
             process = await ContainerProcess.start(
                 prepared.command,

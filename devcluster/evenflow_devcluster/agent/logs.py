@@ -65,6 +65,12 @@ async def pump(reader: asyncio.StreamReader, log: LogFile) -> None:
         log.write([pending])
 
 
+def drop_logs(path: Path) -> None:
+    """Remove the log of one run: only this run's and the previous one's are kept, so that a crash loop fills no disk."""
+    for file in (path, _older(path)):
+        file.unlink(missing_ok=True)
+
+
 def _older(path: Path) -> Path:
     return path.with_name(path.name + ".1")
 

@@ -90,6 +90,7 @@ class AgentNode:
         self._tasks: list[asyncio.Task[None]] = []
         self._evictions: list[asyncio.Task[None]] = []
         self._ending: set[asyncio.Task[None]] = set()
+        self._left: list[PodWorker] = []
         self.informer: Informer | None = None
 
     @property
@@ -190,7 +191,9 @@ class AgentNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._tasks, self._evictions = [], []
-        await asyncio.gather(*(worker.shut_down(leave_running=leave_running) for worker in self.workers.values()))
+        workers = [*self.workers.values(), *self._left]
+        await asyncio.gather(*(worker.shut_down(leave_running=leave_running) for worker in workers))
+        self._left = workers if leave_running else []
         self.workers.clear()
 
     async def lose(self, *, leave_running: bool) -> None:

@@ -137,4 +137,5 @@ async def run_command(
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
     return process.returncode or 0, output[-1024:].decode(errors="replace").strip()
