@@ -66,7 +66,7 @@ async def pump(reader: asyncio.StreamReader, log: LogFile) -> None:
 
 
 def drop_logs(path: Path) -> None:
-    """Remove the log of one run: only this run's and the previous one's are kept, so that a crash loop fills no disk."""
+    """Remove the log of one run: only two are kept for each container, so that a crash loop fills no disk."""
     for file in (path, _older(path)):
         file.unlink(missing_ok=True)
 
