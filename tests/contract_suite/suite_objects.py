@@ -188,5 +188,3 @@ def managers(found: Object) -> dict[tuple[str, str], Object]:
     """(manager, operation) -> fieldsV1."""
     entries = found["metadata"].get("managedFields") or []
     return {(entry["manager"], entry["operation"]): entry["fieldsV1"] for entry in entries}
-
-

@@ -1,4 +1,7 @@
-"""The table of all behaviours: `python tests/contract_suite/suite_table.py [--write]` prints it, or writes the document."""
+"""The table of all behaviours.
+
+`python tests/contract_suite/suite_table.py` prints it; with `--write` it writes docs/contract-suite.md.
+"""
 
 import importlib
 import sys
@@ -10,13 +13,14 @@ from suite_behaviours import ATTRIBUTE, Behaviour
 HERE = Path(__file__).resolve().parent
 DOCUMENT = HERE.parent.parent / "docs" / "contract-suite.md"
 PREFIX = "test_contract_"
+OWN_TEST = "test_contract_table.py"
 
 INTRODUCTION = """# The Kubernetes contract suite
 
-`tests/contract_suite` is a black-box test of a Kubernetes API server and its controllers: it knows a kubeconfig and nothing
-else. `make test` runs it against the embedded API server; `EVENFLOW_TEST_KUBECONFIG=… pytest tests/contract_suite` runs the
-very same tests against another cluster. They make namespaces, nodes and definitions with random names and remove them.
-Only what holds on both counts as Kubernetes' behaviour.
+`tests/contract_suite` is a black-box test of a Kubernetes API server and its controllers: it knows a kubeconfig and
+nothing else. `make test` runs it against the embedded API server; `EVENFLOW_TEST_KUBECONFIG=… pytest
+tests/contract_suite` runs the very same tests against another cluster. They make namespaces, nodes and definitions with
+random names and remove them. Only what holds on both counts as Kubernetes' behaviour.
 
 This table is generated: `python tests/contract_suite/suite_table.py --write`.
 """
@@ -30,10 +34,14 @@ def areas() -> dict[str, list[Behaviour]]:
     found: dict[str, list[Behaviour]] = {}
     seen: dict[str, str] = {}
     for path in sorted(HERE.glob(f"{PREFIX}*.py")):
+        if path.name == OWN_TEST:
+            continue
         listed = _behaviours(importlib.import_module(path.stem))
         for one in listed:
             if one.name in seen:
-                raise ValueError(f"behaviour {one.name!r} is in {seen[one.name]} and in {path.name}: choose another name")
+                raise ValueError(
+                    f"behaviour {one.name!r} is in {seen[one.name]} and in {path.name}: choose another name"
+                )
             seen[one.name] = path.name
         found[path.stem.removeprefix(PREFIX)] = listed
     return found

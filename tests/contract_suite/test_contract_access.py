@@ -8,7 +8,9 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 GROUPS = {"apiextensions.k8s.io", "coordination.k8s.io", "discovery.k8s.io", "policy"}
 
 
-@behaviour("wrong-token-401", "A request with an unknown bearer token is answered 401 with a Status, reason Unauthorized.")
+@behaviour(
+    "wrong-token-401", "A request with an unknown bearer token is answered 401 with a Status, reason Unauthorized."
+)
 async def test_wrong_token(api: Client) -> None:
     status = await api.refused(401, "GET", url("namespaces"), token="not-a-token")
     assert status["reason"] == "Unauthorized"

@@ -54,7 +54,11 @@ async def test_established(api: Client, ns: str, group: str) -> None:
         (("metadata", "name"), "wrong", "metadata.name"),
         (("spec", "scope"), "Everywhere", "spec.scope"),
         (("spec", "versions", 0, "storage"), False, "spec.versions"),
-        (("spec", "versions", 0, "schema", "openAPIV3Schema", "properties", "spec", "type"), "", "properties[spec].type"),
+        (
+            ("spec", "versions", 0, "schema", "openAPIV3Schema", "properties", "spec", "type"),
+            "",
+            "properties[spec].type",
+        ),
     ],
 )
 @behaviour("crd-checked", "A definition with a wrong name, scope or storage version, or an untyped schema, is 422.")
@@ -105,7 +109,9 @@ async def test_pruning(api: Client, ns: str, gadgets: Gadgets) -> None:
     assert "bogus" not in created
 
 
-@behaviour("crd-free-form", "Under x-kubernetes-preserve-unknown-fields, and in maps, everything of the right type stays.")
+@behaviour(
+    "crd-free-form", "Under x-kubernetes-preserve-unknown-fields, and in maps, everything of the right type stays."
+)
 async def test_free(api: Client, ns: str, gadgets: Gadgets) -> None:
     free = {"any": [1, {"deep": None, "thing": 1.5}], "x": {"y": True}}
     created = await api.create(gadgets.resource, ns, gadgets.make("one", {"free": free, "table": {"a": "b"}}))
@@ -132,7 +138,9 @@ async def test_free(api: Client, ns: str, gadgets: Gadgets) -> None:
         ({"notes": "text"}, "spec.notes", "must be of type array"),
     ],
 )
-@behaviour("crd-validation", "Enum, range, pattern, length, type, required, list-map and set violations are 422 with the path.")
+@behaviour(
+    "crd-validation", "Enum, range, pattern, length, type, required, list-map and set violations are 422 with the path."
+)
 async def test_validation(api: Client, ns: str, gadgets: Gadgets, spec: Object, field: str, says: str) -> None:
     status = await api.refused(422, "POST", url(gadgets.resource, ns), gadgets.make("one", spec))
     assert status["reason"] == "Invalid"
@@ -166,7 +174,9 @@ async def test_status_validated(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.refused(422, "PATCH", path, twice, content_type=MERGE)
 
 
-@behaviour("crd-subresources-as-declared", "Without declared subresources there is no /status and /scale, and status is plain.")
+@behaviour(
+    "crd-subresources-as-declared", "Without declared subresources there is no /status and /scale, and status is plain."
+)
 async def test_no_subresources(api: Client, ns: str, group: str) -> None:
     resource = await install(api, definition(group, plural="widgets", kind="Widget"))
     body = {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "one"}, "status": {"phase": "Up"}}
@@ -208,6 +218,8 @@ async def test_cluster_scope(api: Client, ns: str, group: str) -> None:
     body = definition(group, plural="widgets", kind="Widget")
     body["spec"]["scope"] = "Cluster"
     resource = await install(api, body)
-    created = await api.create(resource, None, {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "one"}})
+    created = await api.create(
+        resource, None, {"apiVersion": f"{group}/v1", "kind": "Widget", "metadata": {"name": "one"}}
+    )
     assert "namespace" not in created["metadata"]
     assert (await api.send("GET", url(resource, ns, "one"))).status == 404

@@ -11,7 +11,9 @@ async def release(api: Client, resource: str, ns: str, name: str) -> None:
     await api.patch(resource, ns, name, {"metadata": {"finalizers": None}})
 
 
-@behaviour("finalizers-hold", "A deleted object with finalizers stays, marked with deletionTimestamp, until they are gone.")
+@behaviour(
+    "finalizers-hold", "A deleted object with finalizers stays, marked with deletionTimestamp, until they are gone."
+)
 async def test_finalizers(api: Client, ns: str) -> None:
     created = await api.create("configmaps", ns, config_map("one", finalizers=[HOLD]))
     await api.delete("configmaps", ns, "one")
@@ -34,7 +36,9 @@ async def test_no_new_finalizers(api: Client, ns: str) -> None:
     await release(api, "configmaps", ns, "one")
 
 
-@behaviour("marked-objects-change", "An object that is being deleted can still be changed, its deletionTimestamp can't.")
+@behaviour(
+    "marked-objects-change", "An object that is being deleted can still be changed, its deletionTimestamp can't."
+)
 async def test_marked_objects_change(api: Client, ns: str) -> None:
     await api.create("configmaps", ns, config_map("one", finalizers=[HOLD]))
     await api.delete("configmaps", ns, "one")
@@ -52,7 +56,9 @@ async def test_delete_generation(api: Client, ns: str, gadgets: Gadgets) -> None
     await release(api, gadgets.resource, ns, "one")
 
 
-@behaviour("delete-preconditions-409", "A delete whose uid or resourceVersion precondition fails is 409 and deletes nothing.")
+@behaviour(
+    "delete-preconditions-409", "A delete whose uid or resourceVersion precondition fails is 409 and deletes nothing."
+)
 async def test_preconditions(api: Client, ns: str) -> None:
     created = await api.create("configmaps", ns, config_map("one"))
     path = url("configmaps", ns, "one")
@@ -72,7 +78,10 @@ async def test_unbound_pod(api: Client, ns: str) -> None:
     assert not await api.exists("pods", ns, "one")
 
 
-@behaviour("bound-pod-waits-for-its-node", "A pod on a node stays for its grace period; gracePeriodSeconds 0 removes it at once.")
+@behaviour(
+    "bound-pod-waits-for-its-node",
+    "A pod on a node stays for its grace period; gracePeriodSeconds 0 removes it at once.",
+)
 async def test_bound_pod(api: Client, ns: str) -> None:
     await api.create("pods", ns, pod("one", nodeName="contract-nowhere", terminationGracePeriodSeconds=60))
     await api.delete("pods", ns, "one")
@@ -95,7 +104,9 @@ async def test_finished_pod(api: Client, ns: str) -> None:
     assert not await api.exists("pods", ns, "one")
 
 
-@behaviour("delete-body-beats-query", "A DELETE with a body takes its options from there and ignores those of the query.")
+@behaviour(
+    "delete-body-beats-query", "A DELETE with a body takes its options from there and ignores those of the query."
+)
 async def test_body_beats_query(api: Client, ns: str) -> None:
     created = await api.create("pods", ns, pod("one", nodeName="contract-nowhere"))
     body = {"preconditions": {"uid": created["metadata"]["uid"]}}
@@ -133,7 +144,10 @@ async def test_namespace(api: Client, gadgets: Gadgets) -> None:
         assert await api.names(resource, name) == []
 
 
-@behaviour("terminating-namespace-is-closed", "In a namespace that is going away nothing can be made: 403, NamespaceTerminating.")
+@behaviour(
+    "terminating-namespace-is-closed",
+    "In a namespace that is going away nothing can be made: 403, NamespaceTerminating.",
+)
 async def test_terminating_namespace(api: Client) -> None:
     name = unique("contract")
     await api.create("namespaces", None, {"metadata": {"name": name}})

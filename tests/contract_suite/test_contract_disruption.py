@@ -41,7 +41,9 @@ def eviction(name: str, **options: object) -> Object:
     return {**body, "deleteOptions": options} if options else body
 
 
-@behaviour("budget-min-available", "A budget with minAvailable counts its healthy pods and allows what exceeds the minimum.")
+@behaviour(
+    "budget-min-available", "A budget with minAvailable counts its healthy pods and allows what exceeds the minimum."
+)
 async def test_min_available(api: Client, ns: str) -> None:
     await add_budget(api, ns, minAvailable=2)
     await add_pods(api, ns, 3)
@@ -53,7 +55,9 @@ async def test_min_available(api: Client, ns: str) -> None:
     assert (condition["status"], condition["reason"]) == ("False", "InsufficientPods")
 
 
-@behaviour("budget-max-unavailable-by-scale", "maxUnavailable is taken from the /scale of the pods' owner, custom or not.")
+@behaviour(
+    "budget-max-unavailable-by-scale", "maxUnavailable is taken from the /scale of the pods' owner, custom or not."
+)
 async def test_max_unavailable(api: Client, ns: str, gadgets: Gadgets) -> None:
     parent = await api.create(gadgets.resource, ns, gadgets.make("parent", {"replicas": 4}))
     reference = owner(gadgets.api_version, "Gadget", parent, controller=True)
@@ -66,7 +70,10 @@ async def test_max_unavailable(api: Client, ns: str, gadgets: Gadgets) -> None:
     await figures(api, ns, 4, 4, 3, 1)
 
 
-@behaviour("budget-without-replicas-fails", "Where the owner's spec.replicas is absent the budget fails to sync and allows nothing.")
+@behaviour(
+    "budget-without-replicas-fails",
+    "Where the owner's spec.replicas is absent the budget fails to sync and allows nothing.",
+)
 async def test_no_replicas(api: Client, ns: str, gadgets: Gadgets) -> None:
     parent = await api.create(gadgets.resource, ns, gadgets.make("parent"))
     await add_pods(api, ns, 2, [owner(gadgets.api_version, "Gadget", parent, controller=True)])
@@ -95,7 +102,10 @@ async def test_both(api: Client, ns: str) -> None:
     await api.refused(422, "POST", url(BUDGETS, ns), {"metadata": {"name": "budget"}, "spec": spec})
 
 
-@behaviour("evict-within-budget", "An eviction that the budget allows deletes the pod gracefully and marks it DisruptionTarget.")
+@behaviour(
+    "evict-within-budget",
+    "An eviction that the budget allows deletes the pod gracefully and marks it DisruptionTarget.",
+)
 async def test_evict(api: Client, ns: str) -> None:
     await add_budget(api, ns, minAvailable=1)
     await add_pods(api, ns, 2)
@@ -110,7 +120,9 @@ async def test_evict(api: Client, ns: str) -> None:
     await figures(api, ns, 2, 1, 1, 0)
 
 
-@behaviour("evict-beyond-budget-429", "An eviction beyond the budget is 429 TooManyRequests naming the budget; the pod stays.")
+@behaviour(
+    "evict-beyond-budget-429", "An eviction beyond the budget is 429 TooManyRequests naming the budget; the pod stays."
+)
 async def test_evict_refused(api: Client, ns: str) -> None:
     await add_budget(api, ns, minAvailable=2)
     await add_pods(api, ns, 2)

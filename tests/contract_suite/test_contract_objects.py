@@ -8,7 +8,9 @@ from suite_client import MERGE, Client, url
 from suite_objects import Gadgets, config_map, unique
 
 
-@behaviour("create-stamps-metadata", "Create answers 201 and stamps uid, resourceVersion, creationTimestamp, generation 1.")
+@behaviour(
+    "create-stamps-metadata", "Create answers 201 and stamps uid, resourceVersion, creationTimestamp, generation 1."
+)
 async def test_create(api: Client, ns: str, gadgets: Gadgets) -> None:
     forged = {"uid": "00000000-0000-0000-0000-000000000001", "creationTimestamp": "2001-01-01T00:00:00Z"}
     body = gadgets.make("one", {"size": 3}, metadata={**forged, "generation": 7})
@@ -46,18 +48,24 @@ async def test_already_exists(api: Client, ns: str) -> None:
     assert status["details"] == {"name": "one", "kind": "configmaps"}
 
 
-@behaviour("not-found-404", "Reading, replacing, patching or deleting an object that isn't there is answered 404 NotFound.")
+@behaviour(
+    "not-found-404", "Reading, replacing, patching or deleting an object that isn't there is answered 404 NotFound."
+)
 async def test_not_found(api: Client, ns: str) -> None:
     path = url("configmaps", ns, "none")
     for method, body in (("GET", None), ("PATCH", {}), ("DELETE", None)):
-        status = await api.refused(404, method, path, body, content_type=MERGE if method == "PATCH" else "application/json")
+        status = await api.refused(
+            404, method, path, body, content_type=MERGE if method == "PATCH" else "application/json"
+        )
         assert (status["reason"], status["details"]["name"]) == ("NotFound", "none")
     assert (await api.refused(404, "GET", url("leases.coordination.k8s.io", ns, "none")))["details"]["group"] == (
         "coordination.k8s.io"
     )
 
 
-@behaviour("namespace-must-exist", "An object can't be made in a namespace that doesn't exist: 404 naming the namespace.")
+@behaviour(
+    "namespace-must-exist", "An object can't be made in a namespace that doesn't exist: 404 naming the namespace."
+)
 async def test_namespace_missing(api: Client) -> None:
     missing = unique("missing")
     status = await api.refused(404, "POST", url("configmaps", missing), config_map("one"))
@@ -78,7 +86,9 @@ async def test_bad_names(api: Client, ns: str) -> None:
 @behaviour("body-must-fit-request", "A body that isn't JSON, of another kind, or named otherwise than the URL is 400.")
 async def test_body_must_fit(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.refused(400, "POST", url("configmaps", ns), "{not json")
-    await api.refused(400, "POST", url("configmaps", ns), {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}})
+    await api.refused(
+        400, "POST", url("configmaps", ns), {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}
+    )
     await api.refused(400, "POST", url(gadgets.resource, ns), {"metadata": {"name": "a"}})
     await api.refused(400, "POST", url("configmaps", ns), config_map("a", namespace="elsewhere"))
     await api.create("configmaps", ns, config_map("one"))
@@ -119,7 +129,9 @@ async def test_put_conflict(api: Client, ns: str, gadgets: Gadgets) -> None:
         assert (await api.get(resource, ns, "one"))["metadata"]["labels"] == {"a": "b"}
 
 
-@behaviour("patch-conflict-409", "A patch that carries an old resourceVersion is answered 409; with the current one it works.")
+@behaviour(
+    "patch-conflict-409", "A patch that carries an old resourceVersion is answered 409; with the current one it works."
+)
 async def test_patch_conflict(api: Client, ns: str) -> None:
     created = await api.create("configmaps", ns, config_map("one"))
     version = created["metadata"]["resourceVersion"]
@@ -131,7 +143,9 @@ async def test_patch_conflict(api: Client, ns: str) -> None:
     assert (await api.get("configmaps", ns, "one"))["data"] == {"a": "1"}
 
 
-@behaviour("put-needs-version", "PUT of a custom resource without a resourceVersion is 422; most built-in kinds allow it.")
+@behaviour(
+    "put-needs-version", "PUT of a custom resource without a resourceVersion is 422; most built-in kinds allow it."
+)
 async def test_put_needs_version(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one"))
     status = await api.refused(422, "PUT", url(gadgets.resource, ns, "one"), gadgets.make("one", {"size": 2}))
@@ -160,7 +174,9 @@ async def test_no_op(api: Client, ns: str, gadgets: Gadgets) -> None:
 @behaviour("generation", "generation grows with the spec only: not with labels, annotations or status.")
 async def test_generation(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one"))
-    labelled = await api.patch(gadgets.resource, ns, "one", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}})
+    labelled = await api.patch(
+        gadgets.resource, ns, "one", {"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}}
+    )
     assert labelled["metadata"]["generation"] == 1
     reported = await api.patch(gadgets.resource, ns, "one", {"status": {"phase": "Up"}}, sub="status")
     assert reported["metadata"]["generation"] == 1
@@ -212,7 +228,9 @@ async def test_scale_read(api: Client, ns: str, gadgets: Gadgets) -> None:
     assert (scale["metadata"]["name"], scale["metadata"]["uid"]) == ("one", created["metadata"]["uid"])
 
 
-@behaviour("scale-write", "PUT and patch of /scale write spec.replicas, raise the generation and check the resourceVersion.")
+@behaviour(
+    "scale-write", "PUT and patch of /scale write spec.replicas, raise the generation and check the resourceVersion."
+)
 async def test_scale_write(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one", {"replicas": 1, "size": 7}))
     path = url(gadgets.resource, ns, "one", "scale")
@@ -233,7 +251,9 @@ async def test_scale_negative(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.refused(422, "PATCH", path, {"spec": {"replicas": -1}}, content_type=MERGE)
 
 
-@behaviour("scale-needs-replicas", "GET /scale of an object without spec.replicas is answered 500 saying that it is missing.")
+@behaviour(
+    "scale-needs-replicas", "GET /scale of an object without spec.replicas is answered 500 saying that it is missing."
+)
 async def test_scale_needs_replicas(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one"))
     status = await api.refused(500, "GET", url(gadgets.resource, ns, "one", "scale"))
@@ -255,7 +275,9 @@ async def test_immutable(api: Client, ns: str) -> None:
     await api.refused(422, "PATCH", url("configmaps", ns, "one"), {"data": {"a": "2"}}, content_type=MERGE)
 
 
-@behaviour("pod-defaults", "A pod gets Kubernetes' defaults: restart policy, grace, tolerations, probes, requests from limits.")
+@behaviour(
+    "pod-defaults", "A pod gets Kubernetes' defaults: restart policy, grace, tolerations, probes, requests from limits."
+)
 async def test_pod_defaults(api: Client, ns: str) -> None:
     container = {
         "name": "main",

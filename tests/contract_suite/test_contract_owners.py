@@ -14,7 +14,9 @@ async def family(api: Client, ns: str, **reference: object) -> None:
     references = [owner("v1", "ConfigMap", parent, **reference)]
     await api.create("configmaps", ns, config_map("child", ownerReferences=references))
     grand = await api.create("configmaps", ns, config_map("other"))
-    await api.create("secrets", ns, {"metadata": {"name": "unrelated", "ownerReferences": [owner("v1", "ConfigMap", grand)]}})
+    await api.create(
+        "secrets", ns, {"metadata": {"name": "unrelated", "ownerReferences": [owner("v1", "ConfigMap", grand)]}}
+    )
 
 
 @behaviour("gc-background", "Deleted in the background (the default), an owner goes at once and its dependents follow.")
@@ -40,7 +42,9 @@ async def test_foreground(api: Client, ns: str) -> None:
     await asyncio.gather(api.gone("configmaps", ns, "parent"), api.gone("configmaps", ns, "child"))
 
 
-@behaviour("gc-foreground-not-blocked", "A dependent that doesn't block its owner's deletion is deleted without a wait for it.")
+@behaviour(
+    "gc-foreground-not-blocked", "A dependent that doesn't block its owner's deletion is deleted without a wait for it."
+)
 async def test_foreground_unblocked(api: Client, ns: str) -> None:
     await family(api, ns)
     await api.patch("configmaps", ns, "child", {"metadata": {"finalizers": [HOLD]}})
@@ -79,7 +83,9 @@ async def test_owner_by_uid(api: Client, ns: str) -> None:
     assert await api.exists("configmaps", ns, "parent")
 
 
-@behaviour("gc-second-owner", "While one of several owners lives its dependent stays and loses only the dead reference.")
+@behaviour(
+    "gc-second-owner", "While one of several owners lives its dependent stays and loses only the dead reference."
+)
 async def test_second_owner(api: Client, ns: str) -> None:
     first, second = [await api.create("configmaps", ns, config_map(name)) for name in ("first", "second")]
     references = [owner("v1", "ConfigMap", first), owner("v1", "ConfigMap", second)]

@@ -8,7 +8,9 @@ from suite_objects import Gadgets, config_map, service
 @behaviour("merge-patch", "A merge patch sets and adds fields, removes those that are null and replaces lists whole.")
 async def test_merge(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one", {"size": 1, "code": "abc", "notes": ["x", "y"]}))
-    patched = await api.patch(gadgets.resource, ns, "one", {"spec": {"size": 2, "code": None, "notes": ["z"], "port": 80}})
+    patched = await api.patch(
+        gadgets.resource, ns, "one", {"spec": {"size": 2, "code": None, "notes": ["z"], "port": 80}}
+    )
     assert {key: patched["spec"].get(key) for key in ("size", "code", "notes", "port")} == {
         "size": 2,
         "code": None,
@@ -36,7 +38,9 @@ async def test_json_patch(api: Client, ns: str, gadgets: Gadgets) -> None:
     assert "code" not in spec
 
 
-@behaviour("json-patch-failed-test-422", "A JSON patch whose test fails, or that removes what isn't there, is 422, all undone.")
+@behaviour(
+    "json-patch-failed-test-422", "A JSON patch whose test fails, or that removes what isn't there, is 422, all undone."
+)
 async def test_json_patch_failed(api: Client, ns: str) -> None:
     created = await api.create("configmaps", ns, config_map("one", {"a": "1"}))
     path = url("configmaps", ns, "one")
@@ -53,7 +57,9 @@ async def test_json_patch_malformed(api: Client, ns: str) -> None:
     await api.refused(400, "PATCH", url("configmaps", ns, "one"), {"op": "add"}, content_type=JSON_PATCH)
 
 
-@behaviour("strategic-merges-list-maps", "A strategic merge patch merges a pod's containers by name and keeps the others.")
+@behaviour(
+    "strategic-merges-list-maps", "A strategic merge patch merges a pod's containers by name and keeps the others."
+)
 async def test_strategic_containers(api: Client, ns: str) -> None:
     containers = [{"name": name, "image": "example.com/none:1"} for name in ("a", "b")]
     body = {"metadata": {"name": "one"}, "spec": {"containers": containers, "schedulerName": "nobody"}}
@@ -64,7 +70,9 @@ async def test_strategic_containers(api: Client, ns: str) -> None:
     assert images == {"a": "example.com/none:1", "b": "example.com/none:2"}
 
 
-@behaviour("strategic-directives", "`$patch: delete` removes an item of a list map; `$patch: replace` replaces the list.")
+@behaviour(
+    "strategic-directives", "`$patch: delete` removes an item of a list map; `$patch: replace` replaces the list."
+)
 async def test_strategic_directives(api: Client, ns: str) -> None:
     ports = [{"name": "a", "port": 1000}, {"name": "b", "port": 2000}]
     await api.create("services", ns, service("one", {"app": "x"}, ports=ports))
@@ -80,12 +88,18 @@ async def test_strategic_directives(api: Client, ns: str) -> None:
 
 @behaviour("strategic-conditions", "Status conditions are a list map by type under a strategic merge patch.")
 async def test_strategic_conditions(api: Client, ns: str) -> None:
-    body = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "a", "image": "x"}], "schedulerName": "nobody"}}
+    body = {
+        "metadata": {"name": "one"},
+        "spec": {"containers": [{"name": "a", "image": "x"}], "schedulerName": "nobody"},
+    }
     await api.create("pods", ns, body)
     for kind, status in (("Ready", "False"), ("Initialized", "True"), ("Ready", "True")):
         patch = {"status": {"conditions": [{"type": kind, "status": status}]}}
         patched = await api.patch("pods", ns, "one", patch, kind=STRATEGIC, sub="status")
-    assert {one["type"]: one["status"] for one in patched["status"]["conditions"]} == {"Ready": "True", "Initialized": "True"}
+    assert {one["type"]: one["status"] for one in patched["status"]["conditions"]} == {
+        "Ready": "True",
+        "Initialized": "True",
+    }
 
 
 @behaviour("strategic-not-for-custom-415", "A custom resource answers 415 to a strategic merge patch.")

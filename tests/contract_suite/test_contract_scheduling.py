@@ -51,7 +51,9 @@ async def test_selector(api: Client, ns: str, node_labels: Labels) -> None:
     await api.settled("pods", ns, "one", lambda pod: scheduled(pod).get("status") == "True")
 
 
-@behaviour("schedule-no-match", "A pod that no node's labels match waits, and PodScheduled says why; a new node takes it.")
+@behaviour(
+    "schedule-no-match", "A pod that no node's labels match waits, and PodScheduled says why; a new node takes it."
+)
 async def test_no_match(api: Client, ns: str, node_labels: Labels) -> None:
     await add_node(api, node_name(), {**node_labels, "place": "other"})
     await api.create("pods", ns, pod("one", nodeSelector={**node_labels, "place": "here"}))
@@ -121,7 +123,9 @@ async def test_compute(api: Client, ns: str, node_labels: Labels) -> None:
     await add_node(api, node_name(), node_labels, cpu="2", memory="4Gi")
 
     async def add(name: str, **requests: str) -> None:
-        await api.create("pods", ns, pod(name, nodeSelector=node_labels, container={"resources": {"requests": requests}}))
+        await api.create(
+            "pods", ns, pod(name, nodeSelector=node_labels, container={"resources": {"requests": requests}})
+        )
 
     await add("fits", cpu="1500m", memory="3072Mi")
     await bound(api, ns, "fits")
@@ -133,7 +137,10 @@ async def test_compute(api: Client, ns: str, node_labels: Labels) -> None:
     await bound(api, ns, "rest")
 
 
-@behaviour("terminating-pod-holds-gpus", "A terminating pod holds its GPUs until its object is gone; then a waiting pod is bound.")
+@behaviour(
+    "terminating-pod-holds-gpus",
+    "A terminating pod holds its GPUs until its object is gone; then a waiting pod is bound.",
+)
 async def test_terminating(api: Client, ns: str, node_labels: Labels) -> None:
     await add_node(api, node_name(), node_labels, **{"nvidia.com/gpu": "1"})
     await api.create("pods", ns, gpu_pod("old", node_labels))
@@ -202,7 +209,12 @@ async def test_binding(api: Client, ns: str, node_labels: Labels) -> None:
     await api.create("pods", ns, pod("probe", nodeSelector=node_labels))
     await bound(api, ns, "probe")
     assert "nodeName" not in (await api.get("pods", ns, "one"))["spec"]
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "one"}, "target": {"kind": "Node", "name": name}}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "one"},
+        "target": {"kind": "Node", "name": name},
+    }
     answer = await api.send("POST", url("pods", ns, "one", "binding"), binding)
     assert answer.status == 201
     found = await api.get("pods", ns, "one")

@@ -32,7 +32,9 @@ async def test_apply_removes(api: Client, ns: str) -> None:
     assert applied["data"] == {"a": "1", "c": "3"}
 
 
-@behaviour("apply-conflict-409", "Applying another manager's field with another value is 409, naming manager and field.")
+@behaviour(
+    "apply-conflict-409", "Applying another manager's field with another value is 409, naming manager and field."
+)
 async def test_apply_conflict(api: Client, ns: str) -> None:
     await apply(api, "configmaps", ns, config_map("one", {"a": "1"}), "anna")
     path = url("configmaps", ns, "one")
@@ -45,7 +47,9 @@ async def test_apply_conflict(api: Client, ns: str) -> None:
     assert (await api.get("configmaps", ns, "one"))["data"] == {"a": "1"}
 
 
-@behaviour("apply-conflict-with-update", "A field changed by an update belongs to the updater: applying it is a conflict.")
+@behaviour(
+    "apply-conflict-with-update", "A field changed by an update belongs to the updater: applying it is a conflict."
+)
 async def test_apply_conflict_update(api: Client, ns: str, gadgets: Gadgets) -> None:
     await apply(api, gadgets.resource, ns, gadgets.make("one", {"size": 1}), "anna")
     await api.patch(gadgets.resource, ns, "one", {"spec": {"size": 2}}, fieldManager="cleo")

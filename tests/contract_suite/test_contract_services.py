@@ -39,7 +39,9 @@ async def add_pod(api: Client, ns: str, name: str, address: str, labels: dict[st
     await run_pod(api, ns, name, address, ready=ready)
 
 
-@behaviour("service-address", "Each Service gets an address of its own, and defaults: ClusterIP, TCP, targetPort = port.")
+@behaviour(
+    "service-address", "Each Service gets an address of its own, and defaults: ClusterIP, TCP, targetPort = port."
+)
 async def test_address(api: Client, ns: str) -> None:
     created = [await api.create("services", ns, service(name, {"app": "x"})) for name in ("one", "two")]
     spec = created[0]["spec"]
@@ -50,7 +52,9 @@ async def test_address(api: Client, ns: str) -> None:
     assert spec["sessionAffinity"] == "None"
 
 
-@behaviour("service-address-immutable", "A Service's address can't be changed (422) and survives a PUT that leaves it out.")
+@behaviour(
+    "service-address-immutable", "A Service's address can't be changed (422) and survives a PUT that leaves it out."
+)
 async def test_address_immutable(api: Client, ns: str) -> None:
     created = await api.create("services", ns, service("one", {"app": "x"}))
     changed = {"spec": {"clusterIP": created["spec"]["clusterIP"] + "1", "clusterIPs": None}}
@@ -78,7 +82,10 @@ async def test_checked(api: Client, ns: str) -> None:
     await api.refused(422, "POST", path, service("one", {}, ports=[{"port": 70000}]))
 
 
-@behaviour("slices-follow-selector", "A Service's slices list the pods with an address that its selector matches, and no other.")
+@behaviour(
+    "slices-follow-selector",
+    "A Service's slices list the pods with an address that its selector matches, and no other.",
+)
 async def test_selector(api: Client, ns: str) -> None:
     await add_pod(api, ns, "a", "10.201.0.1", {"app": "x", "class.contract.test/chat": "true"})
     await add_pod(api, ns, "b", "10.201.0.2", {"app": "x"})
@@ -90,7 +97,9 @@ async def test_selector(api: Client, ns: str) -> None:
     await become(api, ns, "chat", {"a": both["a"]})
 
 
-@behaviour("slices-follow-readiness", "A pod that isn't ready stays in the slices, marked ready: false and serving: false.")
+@behaviour(
+    "slices-follow-readiness", "A pod that isn't ready stays in the slices, marked ready: false and serving: false."
+)
 async def test_readiness(api: Client, ns: str) -> None:
     await api.create("services", ns, service("one", {"app": "x"}))
     await add_pod(api, ns, "a", "10.201.0.1", {"app": "x"}, ready=False)
@@ -106,9 +115,7 @@ async def test_relabel(api: Client, ns: str) -> None:
     await add_pod(api, ns, "a", "10.201.0.1", {"app": "x"})
     await become(api, ns, "x", {"a": ("10.201.0.1", True, True, False)})
     await api.patch("pods", ns, "a", {"metadata": {"labels": {"app": "y"}}})
-    await asyncio.gather(
-        become(api, ns, "x", {}), become(api, ns, "y", {"a": ("10.201.0.1", True, True, False)})
-    )
+    await asyncio.gather(become(api, ns, "x", {}), become(api, ns, "y", {"a": ("10.201.0.1", True, True, False)}))
 
 
 @behaviour("slices-follow-spec", "A changed selector or port of a Service changes its slices.")
@@ -128,7 +135,10 @@ async def test_spec_change(api: Client, ns: str) -> None:
     await eventually(on_new_port, "the slices have the new port")
 
 
-@behaviour("slices-show-terminating", "A deleted pod that still runs shows as terminating: serving, but not ready; then it leaves.")
+@behaviour(
+    "slices-show-terminating",
+    "A deleted pod that still runs shows as terminating: serving, but not ready; then it leaves.",
+)
 async def test_terminating(api: Client, ns: str) -> None:
     await api.create("services", ns, service("one", {"app": "x"}))
     await add_pod(api, ns, "a", "10.201.0.1", {"app": "x"})

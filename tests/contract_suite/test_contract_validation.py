@@ -7,7 +7,9 @@ from suite_objects import Gadgets, config_map, pod
 
 
 @pytest.mark.parametrize("custom", [False, True])
-@behaviour("field-validation-strict", "fieldValidation=Strict answers 400 naming every unknown field, and stores nothing.")
+@behaviour(
+    "field-validation-strict", "fieldValidation=Strict answers 400 naming every unknown field, and stores nothing."
+)
 async def test_strict(api: Client, ns: str, gadgets: Gadgets, custom: bool) -> None:
     resource = gadgets.resource if custom else "pods"
     body = gadgets.make("one", {"bogus": 1}) if custom else pod("one", bogus=1)
@@ -18,7 +20,9 @@ async def test_strict(api: Client, ns: str, gadgets: Gadgets, custom: bool) -> N
 
 
 @pytest.mark.parametrize("custom", [False, True])
-@behaviour("field-validation-warn", "Without fieldValidation, or with Warn, unknown fields are dropped with a Warning header.")
+@behaviour(
+    "field-validation-warn", "Without fieldValidation, or with Warn, unknown fields are dropped with a Warning header."
+)
 async def test_warn(api: Client, ns: str, gadgets: Gadgets, custom: bool) -> None:
     resource = gadgets.resource if custom else "pods"
     for name, params in (("one", {}), ("two", {"fieldValidation": "Warn"})):
@@ -31,7 +35,9 @@ async def test_warn(api: Client, ns: str, gadgets: Gadgets, custom: bool) -> Non
 
 @behaviour("field-validation-ignore", "fieldValidation=Ignore drops unknown fields silently.")
 async def test_ignore(api: Client, ns: str, gadgets: Gadgets) -> None:
-    answer = await api.send("POST", url(gadgets.resource, ns), gadgets.make("one", {"bogus": 1}), fieldValidation="Ignore")
+    answer = await api.send(
+        "POST", url(gadgets.resource, ns), gadgets.make("one", {"bogus": 1}), fieldValidation="Ignore"
+    )
     assert (answer.status, answer.warnings) == (201, [])
     assert "bogus" not in answer.body["spec"]
 
@@ -59,7 +65,9 @@ async def test_option_values(api: Client, ns: str) -> None:
         assert option in answer.body["message"]
 
 
-@behaviour("dry-run-create", "A dry-run create answers the whole object, defaults and uid included, and stores nothing.")
+@behaviour(
+    "dry-run-create", "A dry-run create answers the whole object, defaults and uid included, and stores nothing."
+)
 async def test_dry_run_create(api: Client, ns: str, gadgets: Gadgets) -> None:
     created = await api.create(gadgets.resource, ns, gadgets.make("one"), dryRun="All")
     assert created["metadata"]["uid"]

@@ -13,7 +13,9 @@ async def version_of(api: Client, resource: str, ns: str) -> str:
     return version
 
 
-@behaviour("watch-from-resource-version", "A watch from a list's resourceVersion shows exactly what happened after the list.")
+@behaviour(
+    "watch-from-resource-version", "A watch from a list's resourceVersion shows exactly what happened after the list."
+)
 async def test_from_version(api: Client, ns: str) -> None:
     await api.create("secrets", ns, {"metadata": {"name": "before"}})
     version = await version_of(api, "secrets", ns)
@@ -26,7 +28,9 @@ async def test_from_version(api: Client, ns: str) -> None:
     assert seen == [("ADDED", "one"), ("MODIFIED", "one"), ("DELETED", "one"), ("ADDED", "two")]
 
 
-@behaviour("watch-object-shape", "A watch event carries the whole object with kind, apiVersion and rising resourceVersions.")
+@behaviour(
+    "watch-object-shape", "A watch event carries the whole object with kind, apiVersion and rising resourceVersions."
+)
 async def test_shape(api: Client, ns: str) -> None:
     version = await version_of(api, "secrets", ns)
     created = await api.create("secrets", ns, {"metadata": {"name": "one"}})
@@ -51,7 +55,10 @@ async def test_initial(api: Client, ns: str) -> None:
             assert sorted(await watch.take(2)) == [("ADDED", "one"), ("ADDED", "two")]
 
 
-@behaviour("watch-send-initial-events", "sendInitialEvents sends what exists, then a bookmark that says the initial state is complete.")
+@behaviour(
+    "watch-send-initial-events",
+    "sendInitialEvents sends what exists, then a bookmark that says the initial state is complete.",
+)
 async def test_send_initial(api: Client, ns: str, gadgets: Gadgets) -> None:
     created = await api.create(gadgets.resource, ns, gadgets.make("one"))
     async with api.watch(gadgets.resource, ns, **INITIAL) as watch:
@@ -73,7 +80,10 @@ async def test_send_initial_needs_match(api: Client, ns: str) -> None:
     assert "resourceVersionMatch" in answer.body["message"]
 
 
-@behaviour("watch-label-leave-is-deleted", "An object whose labels stop matching leaves the watch as DELETED, and enters as ADDED.")
+@behaviour(
+    "watch-label-leave-is-deleted",
+    "An object whose labels stop matching leaves the watch as DELETED, and enters as ADDED.",
+)
 async def test_labels(api: Client, ns: str) -> None:
     version = await version_of(api, "secrets", ns)
     await api.create("secrets", ns, {"metadata": {"name": "one", "labels": {"in": "no"}}})
@@ -119,7 +129,9 @@ async def test_timeout(api: Client, ns: str) -> None:
     assert [event["type"] for event in events if event["type"] != "BOOKMARK"] == ["ADDED"]
 
 
-@behaviour("watch-bookmarks", "With allowWatchBookmarks a bookmark with nothing but the resourceVersion comes before the end.")
+@behaviour(
+    "watch-bookmarks", "With allowWatchBookmarks a bookmark with nothing but the resourceVersion comes before the end."
+)
 async def test_bookmarks(api: Client, ns: str) -> None:
     version = await version_of(api, "configmaps", ns)
     params = {"resourceVersion": version, "allowWatchBookmarks": True, "timeoutSeconds": 3, "labelSelector": "no=such"}
@@ -132,7 +144,9 @@ async def test_bookmarks(api: Client, ns: str) -> None:
     assert not found["metadata"].get("name")
 
 
-@behaviour("watch-too-old-410", "A watch from a forgotten resourceVersion gets an ERROR event with a Status of code 410.")
+@behaviour(
+    "watch-too-old-410", "A watch from a forgotten resourceVersion gets an ERROR event with a Status of code 410."
+)
 async def test_too_old(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.create(gadgets.resource, ns, gadgets.make("one"))
     async with api.watch(gadgets.resource, ns, resourceVersion="1") as watch:
