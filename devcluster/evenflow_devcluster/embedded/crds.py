@@ -42,7 +42,8 @@ class DefinitionStrategy(Strategy):
             listed = 'supported values: "Cluster", "Namespaced"'
             yield FieldError("spec.scope", listed, "NotSupported", spec.get("scope"))
         versions = spec.get("versions") or []
-        if sum(bool(version.get("storage")) for version in versions) != 1:
+        stored = sum(bool(version.get("storage")) for version in versions)
+        if stored != 1:
             message = "must have exactly one version marked as storage version"
             yield FieldError("spec.versions", message, value=[version.get("name") for version in versions])
         for index, version in enumerate(versions):
@@ -57,7 +58,8 @@ class DefinitionStrategy(Strategy):
             yield from errors
             if errors:
                 return
-        defined_resources(obj, self._twins)
+        if stored == 1:
+            defined_resources(obj, self._twins)
 
     def validate_update(self, new: Object, old: Object, subresource: str) -> Iterator[FieldError]:
         for keys in (("group",), ("scope",), ("names", "plural"), ("names", "kind")):

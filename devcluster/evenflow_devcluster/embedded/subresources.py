@@ -8,13 +8,21 @@ from .api import APPLY, Api
 from .deletion import DeleteOptions, options_from
 from .errors import FieldError, StatusError, bad_request, conflict, invalid, success, unsupported
 from .jsonvalues import Object, copied, dig, parsed_time, timestamp
+from .pruning import drop_nulls
 from .resources import Resource, Scale
+from .schema import builtin
 from .selectors import labels_match, requirements_of
 from .store import Key
+from .validation import validate
 from .writes import Caller
 
 _BUDGETS = "poddisruptionbudgets.policy"
 _MAX_DISRUPTED = 2000
+_BODIES = {
+    "Binding": "io.k8s.api.core.v1.Binding",
+    "Eviction": "io.k8s.api.policy.v1.Eviction",
+    "Scale": "io.k8s.api.autoscaling.v1.Scale",
+}
 
 
 # --- scale ----------------------------------------------------------------------------------------------------
@@ -179,6 +187,8 @@ def _spend_budget(api: Api, pod: Object, key: Key, dry_run: bool) -> None:
     name = budget["metadata"]["name"]
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
         raise _refused(f"The disruption budget {name} is still being processed by the server.", 10)
+    if not _is_ready(pod) and _may_go_unready(budget, status):
+        return
     if status.get("disruptionsAllowed", 0) < 1:
         healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         raise _refused(f"The disruption budget {name} needs {wanted} healthy pods and has {healthy} currently", None)
@@ -200,6 +210,18 @@ def _spend_budget(api: Api, pod: Object, key: Key, dry_run: bool) -> None:
     api.writer.update(budgets, (key[0], name), lambda live: {**live, "status": spent}, caller, subresource="status")
 
 
+def _is_ready(pod: Object) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in dig(pod, "status", "conditions") or ())
+
+
+def _may_go_unready(budget: Object, status: Mapping[str, Any]) -> bool:
+    """spec.unhealthyPodEvictionPolicy; by default unready pods may go while the healthy ones suffice."""
+    if dig(budget, "spec", "unhealthyPodEvictionPolicy") == "AlwaysAllow":
+        return True
+    desired = status.get("desiredHealthy", 0)
+    return bool(desired > 0 and status.get("currentHealthy", 0) >= desired)
+
+
 def _refused(why: str, retry_after: int | None) -> StatusError:
     message = "Cannot evict pod as it would violate the pod's disruption budget."
     causes = [{"reason": "DisruptionBudget", "message": why}]
@@ -218,4 +240,8 @@ def checked_body(body: Any, kind: str) -> Object:
         raise bad_request(f"the body must be a {kind}")
     if body.get("kind", kind) != kind:
         raise bad_request(f"the body must be a {kind}, not {body.get('kind')!r}")
+    drop_nulls(body)
+    for error in validate(body, builtin(_BODIES[kind])):
+        if error.kind == "TypeInvalid":
+            raise bad_request(f"{kind} cannot be handled as a {kind}: {error}")
     return body
