@@ -196,5 +196,5 @@ async def test_scaling_up_and_down_drains_and_loses_nothing(stack: Stack) -> Non
     await stack.until(down, 120.0)
     result = await sending
     assert (result.completed, result.failed, result.retried) == (200, 0, 0)
-    reasons = [one["type"] for one in (await stack.get_pool(namespace, "tiny"))["status"]["decisions"]]
-    assert "Drain" in reasons
+    types = {one["type"] for one in (await stack.get_pool(namespace, "tiny"))["status"]["decisions"]}
+    assert {"Scale", "DeletePod"} <= types, types
