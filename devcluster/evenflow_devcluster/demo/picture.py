@@ -41,6 +41,11 @@ def draw(phases: Sequence[PhaseSeries], title: str, file: Path) -> None:
             *_columns(phase.latencies, 1.0), color=colour, linestyle="", marker="o", markersize=2.2, alpha=0.22
         )
         latency.plot(*_columns(rolling_mean(phase.latencies, 60), 1.0), color=colour, linewidth=2.2)
+    for index, phase in enumerate(phases):
+        total = phase.evictions[-1][1] if phase.evictions else 0.0
+        colour = COLOURS.get(phase.name, "#555555")
+        text = f"{phase.name}: {total:,.0f}"
+        evictions.text(0.01, 0.9 - 0.13 * index, text, color=colour, transform=evictions.transAxes, fontweight="bold")
     use.set_ylabel("KV memory in use, %")
     use.set_ylim(0, 103)
     use.legend(loc="lower center", frameon=False, ncols=1, fontsize=9)

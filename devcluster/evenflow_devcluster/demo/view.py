@@ -136,20 +136,20 @@ def decisions_table(decisions: Sequence[Mapping[str, Any]], title: str) -> Table
 def phases_table(phases: Sequence[PhaseReport]) -> Table:
     """The phases side by side: a row per figure, so that three phases and their change fit 100 columns."""
     table = Table(box=None, padding=(0, 2), header_style="bold")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for phase in phases:
         table.add_column(phase.name, justify="right")
     compare = len(phases) > 1
     for phase in phases[:-1] if compare else ():
-        table.add_column(f"{phases[-1].name} / {phase.name}", justify="right", style="bold")
+        table.add_column(f"vs {phase.name}", justify="right", style="bold", no_wrap=True)
     rows: tuple[tuple[str, str, str], ...] = (
         ("completed", "completed", "{:,}"),
         ("failed", "failed", "{:,}"),
         ("mean latency, s", "mean_latency_s", "{:.1f}"),
         ("p50 latency, s", "p50_latency_s", "{:.1f}"),
         ("p99 latency, s", "p99_latency_s", "{:.1f}"),
-        ("mean time to first token, s", "mean_ttft_s", "{:.1f}"),
-        ("p99 time to first token, s", "p99_ttft_s", "{:.1f}"),
+        ("mean first token, s", "mean_ttft_s", "{:.1f}"),
+        ("p99 first token, s", "p99_ttft_s", "{:.1f}"),
         ("evictions", "evictions", "{:,}"),
         ("recomputed tokens", "recomputed_tokens", "{:,}"),
         ("generated tokens", "generated_tokens", "{:,}"),
@@ -168,7 +168,9 @@ def phases_table(phases: Sequence[PhaseReport]) -> Table:
 def print_result(console: Console, report: DemoReport, *, picture: str | None) -> None:
     console.print()
     console.print(phases_table(report.phases))
-    console.print("[dim]Latencies in engine seconds; ratios compare the last phase with each earlier one.[/dim]")
+    console.print(
+        "[dim]Engine seconds. First token: time to it. The ratios compare the last phase with each earlier one.[/dim]"
+    )
     console.print()
     if report.decisions:
         console.print(decisions_table(report.decisions, "What the operator decided, and why"))
