@@ -153,7 +153,7 @@ class WorkQueue(Generic[K]):
                 await self._wake.wait()
             pause = self._pause()
             if pause > 0:
-                await asyncio.sleep(pause)
+                await asyncio.sleep(max(pause, 0.001))
                 continue
             self._tokens -= 1.0
             key = self._ready.popleft()
