@@ -96,7 +96,9 @@ def _slices(service: Mapping[str, Any], pods: list[Mapping[str, Any]]) -> list[O
         ports = _ports(service, pod)
         groups.setdefault(encoded(ports), (ports, []))[1].append(_endpoint(service, pod))
     if not groups:
-        groups[b"[]"] = ([], [])
+        # The last pod's slice stays, empty: with the ports that are known without a pod it keeps its name.
+        ports = _ports(service, {"spec": {}})
+        groups[encoded(ports)] = (ports, [])
     return [_slice(service, key, ports, endpoints) for key, (ports, endpoints) in groups.items()]
 
 

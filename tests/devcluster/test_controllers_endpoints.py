@@ -1,0 +1,131 @@
+"""The embedded EndpointSlice controller on the real store."""
+
+from controllers_fixture import Object, World, pod, running, world
+
+SLICES = "endpointslices.discovery.k8s.io"
+
+
+def service(name: str = "web", **spec: object) -> Object:
+    ports = [{"name": "http", "port": 80, "targetPort": 8000}]
+    return {"metadata": {"name": name}, "spec": {"selector": {"app": "x"}, "ports": ports, **spec}}
+
+
+async def add_pod(cluster: World, name: str, address: str, *, ready: bool = True, **spec: object) -> None:
+    await cluster.create("pods", pod(name, {"app": "x"}, **spec))
+    await cluster.status("pods", name, running(address, ready=ready))
+
+
+def slices(cluster: World) -> list[Object]:
+    return cluster.api.list(SLICES, "default")
+
+
+async def test_nothing_is_written_when_nothing_changes() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        await add_pod(cluster, "a", "10.0.0.1")
+        version = cluster.server.store.version
+        cluster.api.merge_patch("pods", "default", "a", {"metadata": {"annotations": {"note": "1"}}})
+        await cluster.settle()
+        assert cluster.server.store.version == version + 1
+
+
+async def test_one_write_for_many_pods() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        for index in range(5):
+            cluster.api.create("pods", "default", pod(f"p{index}", {"app": "x"}))
+            status = running(f"10.0.0.{index}")
+            cluster.api.merge_patch("pods", "default", f"p{index}", {"status": status}, subresource="status")
+        await cluster.settle()
+        [piece] = slices(cluster)
+        assert len(piece["endpoints"]) == 5
+        assert piece["metadata"]["generation"] == 2
+
+
+async def test_pods_with_other_numbers_for_a_named_port_get_a_slice_of_their_own() -> None:
+    async with world() as cluster:
+        ports = [{"name": "http", "port": 80, "targetPort": "web"}]
+        await cluster.create("services", service(ports=ports))
+        for name, number in (("a", 8000), ("b", 8000), ("c", 9000)):
+            named = {"ports": [{"name": "web", "containerPort": number}]}
+            await add_pod(cluster, name, f"10.0.0.{number % 7}", container=named)
+        await add_pod(cluster, "d", "10.0.0.9")
+        found = {
+            tuple(port["port"] for port in piece.get("ports") or []): [
+                e["targetRef"]["name"] for e in piece["endpoints"]
+            ]
+            for piece in slices(cluster)
+        }
+        assert found == {(8000,): ["a", "b"], (9000,): ["c"], (): ["d"]}
+        await cluster.delete("pods", "c")
+        assert len(slices(cluster)) == 2
+
+
+async def test_publish_not_ready_addresses() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service(publishNotReadyAddresses=True, clusterIP="None"))
+        await add_pod(cluster, "a", "10.0.0.1", ready=False)
+        [piece] = slices(cluster)
+        assert piece["endpoints"][0]["conditions"] == {"ready": True, "serving": False, "terminating": False}
+        assert piece["metadata"]["labels"]["service.kubernetes.io/headless"] == ""
+
+
+async def test_a_service_without_a_selector_has_no_slices_of_ours() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service(selector=None))
+        await add_pod(cluster, "a", "10.0.0.1")
+        assert slices(cluster) == []
+
+
+async def test_a_slice_that_somebody_spoils_or_deletes_is_restored() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        await add_pod(cluster, "a", "10.0.0.1")
+        name = slices(cluster)[0]["metadata"]["name"]
+        cluster.api.merge_patch(SLICES, "default", name, {"endpoints": []})
+        await cluster.settle()
+        assert len(slices(cluster)[0]["endpoints"]) == 1
+        await cluster.delete(SLICES, name)
+        assert len(slices(cluster)[0]["endpoints"]) == 1
+
+
+async def test_somebody_elses_slice_is_not_touched() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        labels = {"kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": "me"}
+        body = {"metadata": {"name": "mine", "labels": labels}, "addressType": "IPv4", "endpoints": []}
+        mine = await cluster.create(SLICES, body)
+        await add_pod(cluster, "a", "10.0.0.1")
+        assert cluster.found(SLICES, "mine") == mine
+
+
+async def test_a_service_made_again_gets_slices_of_its_own() -> None:
+    async with world() as cluster:
+        await add_pod(cluster, "a", "10.0.0.1")
+        first = await cluster.create("services", service())
+        cluster.api.delete("services", "default", "web")
+        second = cluster.api.create("services", "default", service())
+        await cluster.settle()
+        owners = {piece["metadata"]["ownerReferences"][0]["uid"] for piece in slices(cluster)}
+        assert first["metadata"]["uid"] not in owners
+        assert owners == {second["metadata"]["uid"]}
+
+
+async def test_namespaces_are_apart() -> None:
+    async with world() as cluster:
+        await cluster.create("namespaces", {"metadata": {"name": "other"}}, None)
+        await cluster.create("services", service())
+        await cluster.create("pods", pod("a", {"app": "x"}), "other")
+        await cluster.status("pods", "a", running("10.0.0.1"), "other")
+        assert not slices(cluster)[0].get("endpoints")
+
+
+async def test_an_empty_slice_stays_when_the_last_pod_goes() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        await add_pod(cluster, "a", "10.0.0.1")
+        before = slices(cluster)
+        await cluster.delete("pods", "a")
+        [after] = slices(cluster)
+        assert after["metadata"]["uid"] == before[0]["metadata"]["uid"]
+        assert not after.get("endpoints")
