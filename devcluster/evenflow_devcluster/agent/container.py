@@ -70,10 +70,13 @@ class ContainerRunner:
         self._crashes = 0
         self._abandoned = False
         self.status = ContainerState(container["name"], container.get("image") or "", Waiting("ContainerCreating"))
+        restarts = int((before or {}).get("restartCount") or 0)
         if before is not None and before.get("state", {}).keys() & {"running", "terminated"}:
             now = around.now()
             ended = Terminated(137, "Error", now, now, signal=9, message="ended when the node agent was restarted")
-            self.status = replace(self.status, restarts=int(before.get("restartCount") or 0) + 1, previous=ended)
+            self.status = replace(self.status, restarts=restarts + 1, previous=ended)
+        else:
+            self.status = replace(self.status, restarts=restarts)
 
     @property
     def name(self) -> str:
@@ -268,6 +271,11 @@ class ContainerRunner:
         self._stopping.set()
         if self._process is not None:
             self._process.signal_group(signal.SIGKILL)
+
+    async def ended(self) -> None:
+        """Wait until no process of this container runs any more."""
+        if self._process is not None:
+            await self._process.wait()
 
     def abandon(self) -> None:
         """Leave the process alone when the task of `run` is cancelled: its node is lost, not stopped."""

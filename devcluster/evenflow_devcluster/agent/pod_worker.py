@@ -26,6 +26,7 @@ Json = dict[str, Any]
 
 _DEFAULT_GRACE = 30.0
 _RETRY_LIMIT = 10.0
+_KILL_SECONDS = 5.0
 _API_ERRORS = (KubeError, aiohttp.ClientError, TimeoutError, OSError)
 
 log = logging.getLogger(__name__)
@@ -154,6 +155,10 @@ class PodWorker:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if not leave_running:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_KILL_SECONDS):
+                    await asyncio.gather(*(runner.ended() for runner in self._runners))
         self._tools.taken.discard(self.pod_ip)
 
     def runner(self, container: str) -> ContainerRunner | None:
