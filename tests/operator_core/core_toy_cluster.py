@@ -155,7 +155,7 @@ class ToyCluster:
         """Time passes: deleted pods go, bound pods become ready, engines iterate and take over their config."""
         self.now += seconds
         self.pods = {name: pod for name, pod in self.pods.items() if not pod.deleting or pod.node in self.lost_nodes}
-        used = sum(1 for pod in self.pods.values() if self._holds(pod))
+        used = sum(1 for pod in self.pods.values() if pod.node is not None and self._holds(pod))
         for name, pod in self.pods.items():
             if pod.node is None and not pod.deleting and used < self.gpus:
                 used += 1
@@ -198,7 +198,8 @@ class ToyCluster:
         self.pods[name] = replace(self.pods[name], phase=phase, ready=False, ready_since=None)
 
     def holding(self) -> int:
-        return sum(1 for pod in self.pods.values() if self._holds(pod))
+        """Pods of the pool that hold a GPU; orphans are nobody's until they are adopted."""
+        return sum(1 for pod in self.pods.values() if pod.owner_uid == UID and self._holds(pod))
 
     def by_slot(self) -> dict[int | None, list[PodView]]:
         found: dict[int | None, list[PodView]] = {}

@@ -97,7 +97,7 @@ def check(cluster: ToyCluster, plan: Plan) -> None:
         LLMServingPoolStatus.model_validate(dict(plan.status))
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(STEP, st.integers(0, 1000)), max_size=25))
 def test_promises_hold_through_any_history_and_the_pool_comes_to_rest(steps: list[tuple[str, int]]) -> None:
     cluster = ToyCluster(spec_of(replicas=3))
@@ -127,7 +127,7 @@ def heal(cluster: ToyCluster) -> None:
         engine.silent, engine.running = False, 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(STEP, st.integers(0, 1000)), max_size=12))
 def test_the_same_snapshot_gives_the_same_plan(steps: list[tuple[str, int]]) -> None:
     cluster = ToyCluster(spec_of(replicas=3))

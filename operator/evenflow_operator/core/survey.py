@@ -67,9 +67,12 @@ def survey(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Situation:
     dead = tuple(pod for pod in own if not pod.deleting and _dead(pod, snapshot))
     live: dict[int, list[PodView]] = {}
     attempts: dict[int, int] = {}
+    for pod in snapshot.pods:
+        # An orphan still has the name that its slot, revision and attempt gave it.
+        if pod.slot is not None and pod.owner_uid in (snapshot.uid, None):
+            attempts[pod.slot] = max(attempts.get(pod.slot, 0), pod.attempt)
     for pod in own:
         assert pod.slot is not None
-        attempts[pod.slot] = max(attempts.get(pod.slot, 0), pod.attempt)
         if not pod.deleting and not _dead(pod, snapshot):
             live.setdefault(pod.slot, []).append(pod)
     filling: dict[int, PodView] = {}
