@@ -7,7 +7,14 @@ from datetime import UTC, datetime
 
 from evenflow_operator.settings import LogFormat
 
-_NOISY = {"kopf": logging.WARNING, "aiohttp": logging.WARNING, "asyncio": logging.WARNING, "urllib3": logging.WARNING}
+_NOISY = {
+    "kopf": logging.WARNING,
+    # It says that signals are ignored in a thread, as they should be.
+    "kopf._core.reactor.running": logging.ERROR,
+    "aiohttp": logging.WARNING,
+    "asyncio": logging.WARNING,
+    "urllib3": logging.WARNING,
+}
 
 
 class JsonFormatter(logging.Formatter):
