@@ -183,7 +183,7 @@ async def test_lists_at_a_version(http: Http) -> None:
     await http.good("POST", PODS, pod("b"))
     exact = await http.good("GET", f"{PODS}?resourceVersion={version}&resourceVersionMatch=Exact")
     assert [item["metadata"]["name"] for item in exact["items"]] == ["a"]
-    status, answer = await http.send("GET", f"{PODS}?resourceVersion=999999")
+    status, answer = await http.send("GET", f"{PODS}?resourceVersion={int(version) + 999}")
     assert (status, answer["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
     status, _ = await http.send("GET", f"{PODS}?resourceVersionMatch=Exact")
     assert status == 400
@@ -371,7 +371,7 @@ async def test_eviction_spends_the_budget(http: Http) -> None:
     await http.good("POST", budgets, body)
     for name in ("a", "b"):
         await http.good("POST", PODS, {**pod(name), "metadata": {"name": name, "labels": {"app": "a"}}})
-        status = {"status": {"phase": "Running"}}
+        status = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
         await http.good("PATCH", f"{PODS}/{name}/status", status, headers=dict(MERGE))
     evict = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "a"}}
     status, answer = await http.send("POST", f"{PODS}/a/eviction", evict)

@@ -33,7 +33,7 @@ class Api:
         self.registry = Registry(twins)
         self.writer = Writer(store, self.registry, clock, rng)
         self._deleter = Deleter(store, self.registry, clock)
-        self._addresses = AddressPool(rng)
+        self._addresses = AddressPool(random.SystemRandom())
         self._twins = twins
         self._unsubscribe = [
             store.subscribe(self._clean_up),

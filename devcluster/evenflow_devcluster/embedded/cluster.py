@@ -57,7 +57,9 @@ class EmbeddedCluster:
         """
         os.makedirs(state_dir, mode=0o700, exist_ok=True)
         rng = random.Random(seed)
-        api = Api(Store(), clock, rng, cel_twins or {})
+        # As etcd's would after a restart, versions go on growing: a client of a cluster that was here before gets 410.
+        store = Store(start=int(clock().timestamp() * 1000))
+        api = Api(store, clock, rng, cel_twins or {})
         faults = Faults(random.Random(rng.random()), api.store.end_watches, api.store.forget_history)
         token = secrets.token_urlsafe(24)
         server = ApiServer(api, faults, token, rng)

@@ -1,14 +1,15 @@
 """CustomResourceDefinitions: checked, completed, and turned into the resources they define."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .errors import FieldError, unsupported
 from .jsonvalues import Object, dig
 from .resources import CelTwin, Column, Resource, Scale
-from .schema import Schema
+from .schema import Schema, builtin
 from .strategy import Strategy
-from .validation import validate
+from .validation import compiled, validate
 
 CRDS = "customresourcedefinitions.apiextensions.k8s.io"
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -46,19 +47,9 @@ class DefinitionStrategy(Strategy):
         if stored != 1:
             message = "must have exactly one version marked as storage version"
             yield FieldError("spec.versions", message, value=[version.get("name") for version in versions])
-        for index, version in enumerate(versions):
-            schema = dig(version, "schema", "openAPIV3Schema")
-            path = f"spec.versions[{index}].schema.openAPIV3Schema"
-            if not isinstance(schema, dict):
-                yield FieldError(path, "schemas are required", "Required")
-                continue
-            if schema.get("type") != "object":
-                yield FieldError(f"{path}.type", "must be object at the root", value=schema.get("type"))
-            errors = list(_structural_errors(schema, path))
-            yield from errors
-            if errors:
-                return
-        if stored == 1:
+        errors = [error for index, version in enumerate(versions) for error in _version_errors(version, index)]
+        yield from errors
+        if stored == 1 and not errors:
             defined_resources(obj, self._twins)
 
     def validate_update(self, new: Object, old: Object, subresource: str) -> Iterator[FieldError]:
@@ -66,6 +57,50 @@ class DefinitionStrategy(Strategy):
             value = dig(new, "spec", *keys)
             if value != dig(old, "spec", *keys):
                 yield FieldError(".".join(("spec", *keys)), "field is immutable", value=value)
+
+
+def _version_errors(version: Object, index: int) -> Iterator[FieldError]:
+    schema = dig(version, "schema", "openAPIV3Schema")
+    path = f"spec.versions[{index}].schema.openAPIV3Schema"
+    if not isinstance(schema, dict):
+        yield FieldError(path, "schemas are required", "Required")
+        return
+    if schema.get("type") != "object":
+        yield FieldError(f"{path}.type", "must be object at the root", value=schema.get("type"))
+    errors = list(_shape_errors(schema, path))
+    yield from errors or _structural_errors(schema, path)
+
+
+def _shape_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:
+    """What JSON Schema allows in two shapes, or as text, must be what this server reads."""
+    for key in ("items", "additionalProperties"):
+        value = schema.get(key)
+        if isinstance(value, dict):
+            yield from _schema_errors(value, f"{path}.{key}")
+        elif value is not None and not (key == "additionalProperties" and isinstance(value, bool)):
+            yield FieldError(f"{path}.{key}", "must be a schema", value=value)
+    pattern = schema.get("pattern")
+    if pattern is not None:
+        try:
+            compiled(pattern)
+        except re.error as error:
+            yield FieldError(f"{path}.pattern", f"must be a valid regular expression: {error}", value=pattern)
+    for name, child in (schema.get("properties") or {}).items():
+        yield from _shape_errors(child, f"{path}.properties[{name}]")
+    for key in ("allOf", "anyOf", "oneOf"):
+        for index, part in enumerate(schema.get(key) or ()):
+            yield from _shape_errors(part, f"{path}.{key}[{index}]")
+    if "not" in schema:
+        yield from _shape_errors(schema["not"], f"{path}.not")
+
+
+def _schema_errors(value: Any, path: str) -> Iterator[FieldError]:
+    """The built-in schema leaves items and additionalProperties untyped, so they are checked as schemas here."""
+    errors = validate(value, builtin("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"))
+    for error in errors:
+        yield FieldError(f"{path}.{error.path}", error.message, error.kind, error.value)
+    if not errors:
+        yield from _shape_errors(value, path)
 
 
 def _structural_errors(schema: Mapping[str, Any], path: str) -> Iterator[FieldError]:

@@ -10,7 +10,9 @@ from .errors import StatusError, bad_request, conflict, forbidden, not_found
 from .jsonvalues import Clock, Object, dig, timestamp
 from .registry import Registry
 from .resources import Resource
+from .schema import builtin
 from .store import Key, Store, key_of
+from .validation import validate
 from .writes import releasable
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
@@ -38,13 +40,14 @@ def options_from(body: Mapping[str, Any]) -> DeleteOptions:
     """Raises 400 for a body that isn't DeleteOptions."""
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body of a DELETE is DeleteOptions, not {body['kind']!r}")
+    given = {key: value for key, value in body.items() if value is not None}
+    for error in validate(given, builtin("io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")):
+        raise bad_request(f"DeleteOptions: {error}")
     preconditions = body.get("preconditions") or {}
     propagation = body.get("propagationPolicy")
     if propagation is None and body.get("orphanDependents") is not None:
         propagation = "Orphan" if body["orphanDependents"] else "Background"
     grace = body.get("gracePeriodSeconds")
-    if grace is not None and (not isinstance(grace, int) or isinstance(grace, bool)):
-        raise bad_request(f"gracePeriodSeconds must be an integer, not {grace!r}")
     return DeleteOptions(
         grace, preconditions.get("uid"), preconditions.get("resourceVersion"), propagation, bool(body.get("dryRun"))
     )

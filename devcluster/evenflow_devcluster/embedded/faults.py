@@ -43,6 +43,16 @@ class Fault:
     retry_after: int | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in (
+            ("count", int),
+            ("status", int),
+            ("retry_after", int),
+            ("probability", float),
+            ("latency", float),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, (int, kind)):
+                raise bad_request(f"{name}: {value!r} is not a number")
         if self.status is not None and self.status not in _REASONS:
             raise bad_request(f"status: {self.status} is none of {sorted(_REASONS)}")
         if not 0 <= self.probability <= 1:

@@ -101,6 +101,21 @@ def _read(node: Mapping[str, Any], path: Path, found: set[Path]) -> None:
             _read(child, (*path, element), found)
 
 
+def well_formed(path: Path) -> bool:
+    """Whether every element has the form that FieldsV1 demands."""
+    for element in path:
+        kind, _, rest = element.partition(":")
+        if kind == "k":
+            try:
+                if not isinstance(json.loads(rest), dict):
+                    return False
+            except ValueError:
+                return False
+        elif kind not in ("f", "v", "i"):
+            return False
+    return True
+
+
 def readable(path: Path) -> str:
     """`.spec.containers[name="a"].image`, as conflict messages name a field."""
     text = ""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .fieldsets import Path, from_fields_v1, to_fields_v1
+from .fieldsets import Path, from_fields_v1, to_fields_v1, well_formed
 from .jsonvalues import Object
 
 APPLY = "Apply"
@@ -31,12 +31,15 @@ Managed = dict[Owner, Ownership]
 
 
 def read(entries: Any) -> Managed:
+    """The entries that can be understood; a client may have written anything."""
     found: Managed = {}
     for entry in entries if isinstance(entries, list) else ():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("fieldsV1"), Mapping):
             continue
-        owner = Owner(str(entry.get("manager", "")), str(entry.get("operation", "")), str(entry.get("subresource", "")))
         paths = frozenset(from_fields_v1(entry["fieldsV1"]))
+        if not all(well_formed(path) for path in paths):
+            continue
+        owner = Owner(str(entry.get("manager", "")), str(entry.get("operation", "")), str(entry.get("subresource", "")))
         found[owner] = Ownership(paths, str(entry.get("apiVersion", "")), str(entry.get("time", "")))
     return found
 

@@ -31,7 +31,7 @@ def json_patch(target: Any, operations: Any) -> Any:
         if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
             raise bad_request(f"invalid JSON patch operation {operation!r}: it needs op and path")
         _apply(holder, operation)
-    return holder[""]
+    return holder.get("")
 
 
 def _apply(holder: dict[str, Any], operation: dict[str, Any]) -> None:

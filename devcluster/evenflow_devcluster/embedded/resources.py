@@ -10,6 +10,7 @@ from .schema import Schema, builtin
 Object = dict[str, Any]
 CelTwin = Callable[[Object, Object | None], list[FieldError]]
 
+METADATA_ONLY = Schema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 
 
@@ -62,6 +63,11 @@ class Resource:
     @property
     def api_version(self) -> str:
         return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def decoding(self) -> Schema:
+        """What the API server's own types are decoded by: all of a built-in kind, the metadata of a custom one."""
+        return METADATA_ONLY if self.custom else self.schema
 
     @property
     def stored_api_version(self) -> str:

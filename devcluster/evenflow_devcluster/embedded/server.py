@@ -88,8 +88,10 @@ class ApiServer:
         except web.HTTPRequestEntityTooLarge:
             message = f"the body is larger than {MAX_BODY} bytes"
             response = _status_response(StatusError(413, "RequestEntityTooLarge", message))
-        except (KeyError, TypeError, AttributeError, ValueError, RecursionError):
-            # A malformed object that validation let through must not look like anything but our own fault.
+        except ConnectionError:
+            raise
+        except Exception:
+            # Whatever validation let through: it must be answered, and must not look like anything but our own fault.
             log.exception("%s %s failed", request.method, request.path)
             message = "Internal error occurred: the embedded API server failed on this request; its log has the reason"
             response = _status_response(StatusError(500, "InternalError", message))

@@ -13,7 +13,9 @@ _NETWORK = ipaddress.ip_network("127.78.0.0/16")
 
 
 class AddressPool:
-    """Cluster addresses in 127.78.0.0/16. Several clusters may share a computer: each starts at a place of its own."""
+    """Cluster addresses in 127.78.0.0/16. Several clusters may share a computer: each starts at a place of its own,
+    whatever their seeds.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         self._size = _NETWORK.num_addresses - 2

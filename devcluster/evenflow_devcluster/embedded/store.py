@@ -70,10 +70,12 @@ class Bucket:
 
 
 class Store:
-    """`history` bounds the writes remembered per resource; a client further behind gets 410."""
+    """`history` bounds the writes remembered per resource; a client further behind gets 410. `start` is the version
+    of the empty store.
+    """
 
-    def __init__(self, history: int = 10_000) -> None:
-        self.version = 1
+    def __init__(self, history: int = 10_000, start: int = 1) -> None:
+        self.version = start
         self._history = history
         self._buckets: dict[str, Bucket] = {}
         self._subscribers: list[Callable[[StoreEvent], None]] = []

@@ -31,14 +31,18 @@ def _merge_object(target: Any, patch: Object, schema: Schema) -> Object | None:
     result: Object = dict(target) if isinstance(target, dict) else {}
     retained = body.pop(_RETAIN, None)
     if retained is not None:
+        if not isinstance(retained, list):
+            raise bad_request(f"{_RETAIN} must be a list")
         result = {key: value for key, value in result.items() if key in retained}
     orders: dict[str, list[Any]] = {}
     for key, value in body.items():
+        if key.startswith((_ORDER, _PRIMITIVES)) and not isinstance(value, list):
+            raise bad_request(f"{key} must be a list")
         if key.startswith(_ORDER):
             orders[key.removeprefix(_ORDER)] = value
         elif key.startswith(_PRIMITIVES):
             name = key.removeprefix(_PRIMITIVES)
-            if name in result:
+            if isinstance(result.get(name), list):
                 result[name] = [item for item in result[name] if item not in value]
         elif value is None:
             result.pop(key, None)
@@ -67,7 +71,7 @@ def _merge_value(target: Any, value: Any, schema: Schema) -> Any:
 
 def _merge_items(current: list[Any], patch: list[Any], key: str, items: Schema) -> list[Any]:
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
-        kept = [item for item in patch if item.get("$patch") != "replace"]
+        kept = [item for item in patch if not isinstance(item, dict) or item.get("$patch") != "replace"]
         return [_without_directives(item) for item in kept]
     result = list(current)
     for item in patch:

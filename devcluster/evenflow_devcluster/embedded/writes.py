@@ -136,6 +136,8 @@ class Writer:
                 )
         else:
             metadata.pop("namespace", None)
+        if not isinstance(metadata.get("name", ""), str):
+            raise bad_request(f"metadata.name must be a string, not {metadata['name']!r}")
         if name is not None and metadata.setdefault("name", name) != name:
             raise bad_request(
                 f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
@@ -170,21 +172,23 @@ class Writer:
             raise forbidden(resource.qualified, name, why, [cause])
 
     def _clean(self, resource: Resource, obj: Object, caller: Caller) -> None:
-        """Drop nulls (of built-in types) and unknown fields; say so, or refuse, as the caller wishes."""
+        """What decoding does on the real server: nulls of built-in types and unknown fields go, wrong types are 400."""
         drop_nulls(obj if not resource.custom else obj["metadata"])
         unknown: list[str] = []
         prune(obj, resource.schema, unknown.append)
-        if not unknown or caller.validation == "Ignore":
-            return
-        texts = [f'unknown field "{path}"' for path in unknown[:MAX_ERRORS]]
-        if caller.validation == "Strict":
-            raise bad_request("strict decoding error: " + ", ".join(texts))
-        for text in texts:
-            caller.warn(text)
+        if unknown and caller.validation != "Ignore":
+            texts = [f'unknown field "{path}"' for path in unknown[:MAX_ERRORS]]
+            if caller.validation == "Strict":
+                raise bad_request("strict decoding error: " + ", ".join(texts))
+            for text in texts:
+                caller.warn(text)
+        mistyped = [error for error in validate(obj, resource.decoding) if error.kind == "TypeInvalid"]
+        if mistyped:
+            message = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
+            raise bad_request(f"{message}: {mistyped[0]}")
 
     def _errors(self, resource: Resource, obj: Object) -> list[FieldError]:
-        errors = validate(obj, resource.schema)
-        return errors or list(metadata_errors(obj["metadata"]))
+        return validate(obj, resource.schema) or list(metadata_errors(obj["metadata"]))
 
     # --- update -----------------------------------------------------------------------------------------------
 
@@ -300,7 +304,7 @@ class Writer:
         strategy.prepare_update(new, live, subresource)
         strategy.default(new)
         errors = self._errors(resource, new) or list(strategy.validate(new))
-        if not trusted:
+        if not trusted and not errors:
             errors += strategy.validate_update(new, live, subresource)
         errors += _finalizer_errors(new, live)
         if errors:
