@@ -382,6 +382,22 @@ async def test_the_end_is_orderly_and_bounded(world: World, tmp_path: Path, poli
     assert out.read_text().splitlines()[1:] == ["prestop", "term"]
 
 
+async def test_a_pod_takes_along_what_it_started(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "pid"
+    command = ["sh", "-c", f"setsid sh -c 'echo $$$$ > {out}; exec sleep 1000' & exec sleep 1000"]
+    name = await world.create({"command": command})
+
+    async def written() -> bool:
+        return out.exists() and out.read_text().endswith("\n")
+
+    await eventually(written)
+    pid = int(out.read_text())
+    assert alive(pid)
+    await world.client.delete(f"{PODS}/{name}", grace_seconds=1)
+    await world.gone(name)
+    assert not alive(pid)
+
+
 async def test_logs_and_the_log_before_them(world: World) -> None:
     name = await world.create(
         {"command": ["sh", "-c", "echo run on $HOSTNAME; sleep 0.2; exit 1"]}, terminationGracePeriodSeconds=0

@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from evenflow_devcluster.agent.guard import kill_marked
 from evenflow_devcluster.agent.logs import LogFile, pump
 
 # Only what a program needs to start at all; never credentials or a kubeconfig of the person who runs the cluster.
 _INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DRAIN_SECONDS = 1.0
+_RUN = "EVENFLOW_CONTAINER_RUN"
 
 
 class StartError(Exception):
@@ -50,11 +53,31 @@ def resolve_program(name: str, *, python: str, path: str) -> str:
     return found
 
 
+async def _spawn(
+    command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str
+) -> asyncio.subprocess.Process:
+    program = resolve_program(command[0], python=python, path=environment["PATH"])
+    try:
+        return await asyncio.create_subprocess_exec(
+            program,
+            *command[1:],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
+
+
 class ContainerProcess:
     """A started process. `wait` returns its Exit once the process has ended and its whole group is gone."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: LogFile) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, log: LogFile, marker: str) -> None:
         self._process = process
+        self._marker = marker
         self._log = log
         assert process.stdout is not None
         self._pump = asyncio.create_task(pump(process.stdout, log))
@@ -64,21 +87,9 @@ class ContainerProcess:
     async def start(
         cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: LogFile, python: str
     ) -> "ContainerProcess":
-        program = resolve_program(command[0], python=python, path=environment["PATH"])
-        try:
-            process = await asyncio.create_subprocess_exec(
-                program,
-                *command[1:],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                env=dict(environment),
-                cwd=folder,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
-        return cls(process, log)
+        run = secrets.token_hex(16)
+        process = await _spawn(command, environment={**environment, _RUN: run}, folder=folder, python=python)
+        return cls(process, log, f"{_RUN}={run}")
 
     @property
     def pid(self) -> int:
@@ -86,8 +97,9 @@ class ContainerProcess:
 
     async def _end(self) -> Exit:
         code = await self._process.wait()
-        # A container ends with its first process; what that has left in its group ends too.
+        # A container ends with its first process; what that has left ends too, also outside its group.
         self.signal_group(signal.SIGKILL)
+        await asyncio.to_thread(kill_marked, self._marker)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._pump, _DRAIN_SECONDS)
         self._log.close()
@@ -118,20 +130,7 @@ async def run_command(
     command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str, timeout: float
 ) -> tuple[int, str]:
     """Run an exec probe or hook: exit code and end of its output. Raises StartError; TimeoutError, after killing it."""
-    program = resolve_program(command[0], python=python, path=environment["PATH"])
-    try:
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *command[1:],
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=dict(environment),
-            cwd=folder,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
+    process = await _spawn(command, environment=environment, folder=folder, python=python)
     try:
         output, _ = await asyncio.wait_for(process.communicate(), timeout)
     finally:
