@@ -85,6 +85,7 @@ class ToyCluster:
     source_problem: str | None = None
     spec_problem: str | None = None
     counter: int = 0
+    last: dict[str, Reading] = field(default_factory=dict)
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -108,9 +109,11 @@ class ToyCluster:
         found = {}
         for pod in self.pods.values():
             engine = self.engines.get(pod.uid)
+            if engine is not None and engine.silent and pod.uid in self.last:
+                found[pod.uid] = self.last[pod.uid]
             if engine is None or not pod.ready or engine.silent:
                 continue
-            found[pod.uid] = Reading(
+            found[pod.uid] = self.last[pod.uid] = Reading(
                 taken_at=self.now,
                 source="Scrape",
                 counters=EngineCounters(
