@@ -6,8 +6,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.adapters import views
+from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PoolRecord, Record
 
@@ -231,9 +231,7 @@ class DictCluster:
     async def patch_service(self, namespace: str, name: str, patch: Mapping[str, Any]) -> ServiceView:
         def apply() -> ServiceView:
             selector = {key: value for key, value in patch["spec"]["selector"].items() if value is not None}
-            self.services[name] = replace(
-                self.services[name], selector=selector, resource_version=self.version()
-            )
+            self.services[name] = replace(self.services[name], selector=selector, resource_version=self.version())
             return self.services[name]
 
         return self._write("patch", name, apply)

@@ -1,4 +1,5 @@
 import asyncio
+import itertools
 import random
 from collections import Counter
 
@@ -96,7 +97,7 @@ def test_failures_back_off_with_jitter_and_success_forgets_them() -> None:
         return times
 
     times = travel(work)
-    gaps = [later - earlier for earlier, later in zip(times, times[1:], strict=False)][:5]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)][:5]
     for gap, ceiling in zip(gaps, (1.0, 2.0, 4.0, 8.0, 8.0), strict=True):
         assert 0.5 * ceiling <= gap <= ceiling
     assert len({round(gap / ceiling, 6) for gap, ceiling in zip(gaps, (1, 2, 4, 8, 8), strict=True)}) > 1

@@ -22,6 +22,7 @@ from evenflow_operator.ports import ApiError
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
+USER_AGENT = "evenflow-operator"
 REQUEST_TIMEOUT_SECONDS = 15.0
 LIST_TIMEOUT_SECONDS = 60.0
 MAX_MESSAGE = 1000
@@ -95,7 +96,9 @@ class KubeClient:
     async def connect(self) -> Configuration:
         """Load (or reload) the credentials; requests under way finish with the old ones. Raises KubeConfigError."""
         configuration = await load_configuration(self._kubeconfig, self._context)
-        retired, self._retired, self._api = self._retired, self._api, ApiClient(configuration=configuration)
+        api = ApiClient(configuration=configuration)
+        api.user_agent = USER_AGENT
+        retired, self._retired, self._api = self._retired, self._api, api
         if retired is not None:
             await retired.close()
         return configuration
