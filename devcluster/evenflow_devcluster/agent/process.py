@@ -17,6 +17,7 @@ from evenflow_devcluster.agent.logs import LogFile, pump
 _INHERITED = ("LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "SSL_CERT_FILE")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DRAIN_SECONDS = 1.0
+_OUTPUT_BYTES = 1024
 _RUN = "EVENFLOW_CONTAINER_RUN"
 
 
@@ -53,34 +54,53 @@ def resolve_program(name: str, *, python: str, path: str) -> str:
     return found
 
 
-async def _spawn(
-    command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str
-) -> asyncio.subprocess.Process:
+@dataclass(frozen=True, slots=True)
+class _Started:
+    process: asyncio.subprocess.Process
+    output: asyncio.StreamReader
+    pipe: asyncio.ReadTransport
+
+
+async def _spawn(command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str) -> _Started:
+    """Start a program in a session of its own, standard output and error in one pipe. Raises StartError."""
     program = resolve_program(command[0], python=python, path=environment["PATH"])
+    # A pipe of our own: with asyncio's, waiting for the process may wait for whoever else holds the other end.
+    read_end, write_end = os.pipe()
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
+    )
     try:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             program,
             *command[1:],
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
+            stdout=write_end,
+            stderr=write_end,
             env=environment,
             cwd=folder,
             start_new_session=True,
         )
     except OSError as error:
+        transport.close()
         raise StartError(f"exec: {command[0]!r}: {error.strerror or error}") from error
+    except BaseException:
+        transport.close()
+        raise
+    finally:
+        os.close(write_end)
+    return _Started(process, reader, transport)
 
 
 class ContainerProcess:
     """A started process. `wait` returns its Exit once the process has ended and its whole group is gone."""
 
-    def __init__(self, process: asyncio.subprocess.Process, log: LogFile, marker: str) -> None:
-        self._process = process
+    def __init__(self, started: _Started, log: LogFile, marker: str) -> None:
+        self._process = started.process
+        self._pipe = started.pipe
         self._marker = marker
         self._log = log
-        assert process.stdout is not None
-        self._pump = asyncio.create_task(pump(process.stdout, log))
+        self._pump = asyncio.create_task(pump(started.output, log))
         self._ended = asyncio.create_task(self._end())
 
     @classmethod
@@ -88,8 +108,8 @@ class ContainerProcess:
         cls, command: Sequence[str], *, environment: Mapping[str, str], folder: Path, log: LogFile, python: str
     ) -> "ContainerProcess":
         run = secrets.token_hex(16)
-        process = await _spawn(command, environment={**environment, _RUN: run}, folder=folder, python=python)
-        return cls(process, log, f"{_RUN}={run}")
+        started = await _spawn(command, environment={**environment, _RUN: run}, folder=folder, python=python)
+        return cls(started, log, f"{_RUN}={run}")
 
     @property
     def pid(self) -> int:
@@ -102,6 +122,7 @@ class ContainerProcess:
         await asyncio.to_thread(kill_marked, self._marker)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._pump, _DRAIN_SECONDS)
+        self._pipe.close()
         self._log.close()
         return Exit(128 - code, -code) if code < 0 else Exit(code)
 
@@ -130,11 +151,24 @@ async def run_command(
     command: Sequence[str], *, environment: Mapping[str, str], folder: Path, python: str, timeout: float
 ) -> tuple[int, str]:
     """Run an exec probe or hook: exit code and end of its output. Raises StartError; TimeoutError, after killing it."""
-    process = await _spawn(command, environment=environment, folder=folder, python=python)
+    started = await _spawn(command, environment=environment, folder=folder, python=python)
+    process = started.process
+    reading = asyncio.create_task(_last(started.output))
     try:
-        output, _ = await asyncio.wait_for(process.communicate(), timeout)
+        code = await asyncio.wait_for(process.wait(), timeout)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(reading), _DRAIN_SECONDS)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    return process.returncode or 0, output[-1024:].decode(errors="replace").strip()
+        started.pipe.close()
+        reading.cancel()
+    return code, (reading.result() if reading.done() and not reading.cancelled() else "")
+
+
+async def _last(reader: asyncio.StreamReader) -> str:
+    kept = b""
+    while data := await reader.read(_OUTPUT_BYTES):
+        kept = (kept + data)[-_OUTPUT_BYTES:]
+    return kept.decode(errors="replace").strip()
