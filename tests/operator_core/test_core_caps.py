@@ -171,8 +171,8 @@ def test_a_restarted_operator_goes_on_from_the_annotation() -> None:
     cluster.tick()
     cluster.restart_operator()
     assert cluster.decide().commands == ()
-    sampled(cluster)
-    assert admission(cluster) == before
-    assert before.per_iteration is not None
+    for _ in range(4):
+        sampled(cluster, waiting=0)
+        assert admission(cluster) == before
     cap = cluster.memory.caps[cluster.by_slot()[0][0].uid].aimd.cap
-    assert cap == pytest.approx(before.per_iteration + 0.06), "one step from there, no jump"
+    assert cap == before.per_iteration, "no jump"

@@ -46,9 +46,18 @@ class CapOutcome:
 
 
 def admission_for(
-    snapshot: Snapshot, spec: LLMServingPoolSpec, slot: int, pod: PodView | None, figures: MixFigures | None
+    snapshot: Snapshot,
+    spec: LLMServingPoolSpec,
+    slot: int,
+    pod: PodView | None,
+    figures: MixFigures | None,
+    *,
+    warming: bool = False,
 ) -> CapOutcome:
-    """Wanted admission of a slot; `figures` are those of its mix, None while it serves no class."""
+    """Wanted admission of a slot; `figures` are those of its mix, None while it serves no class.
+
+    While `warming`, what the pod's annotation says stays.
+    """
     control = spec.admission
     given = control.watermark_percent
     unit: UnitName = control.unit.value
@@ -57,6 +66,9 @@ def admission_for(
     if control.mode is AdmissionMode.FIXED:
         assert control.cap_micro is not None
         return CapOutcome(Admission("Limited", unit, control.cap_micro / MICRO, _share(given, 0.0)))
+    present = pod.worker_config.admission if pod is not None and pod.worker_config is not None else None
+    if warming and present is not None and present.mode == "Limited" and present.unit == unit:
+        return CapOutcome(replace(present, watermark=_share(given, present.watermark)))
     severity = 0.0 if figures is None else figures.severity
     scale = 1.0 if control.unit is AdmissionUnit.VOLUME or figures is None else figures.rate
     state = _started(snapshot.memory, spec, slot, pod, severity, scale)

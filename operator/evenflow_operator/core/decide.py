@@ -26,6 +26,7 @@ from evenflow_operator.core.slots import Refill, attempt_of, create_command, ref
 from evenflow_operator.core.snapshot import Snapshot
 from evenflow_operator.core.stalls import renewed_progress
 from evenflow_operator.core.status import invalid_status, pool_status
+from evenflow_operator.core.status_grace import carried_over
 from evenflow_operator.core.status_throttle import next_write, throttled
 from evenflow_operator.core.survey import Situation, survey
 
@@ -63,6 +64,7 @@ def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
         rates=renewed_rates(snapshot, own),
         observed=observed,
         observed_at=observed_at,
+        began_at=snapshot.memory.began_at or snapshot.now,
     )
     return replace(snapshot, memory=memory)
 
@@ -107,9 +109,16 @@ def _leaving(situation: Situation, drained: Drains) -> frozenset[int]:
 
 
 def _caps(situation: Situation, assignment: Assignment) -> dict[int, CapOutcome]:
-    snapshot, spec = situation.snapshot, situation.spec
+    snapshot, spec, warming = situation.snapshot, situation.spec, situation.warming
     return {
-        slot: admission_for(snapshot, spec, slot, situation.filling.get(slot), assignment.figures.get(slot))
+        slot: admission_for(
+            snapshot,
+            spec,
+            slot,
+            situation.filling.get(slot),
+            assignment.figures.get(slot),
+            warming=warming,
+        )
         for slot in sorted(situation.slots)
     }
 
@@ -171,7 +180,7 @@ def _remember_advice(situation: Situation, outcome: Outcome) -> PoolMemory:
 
 def _plan(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Plan:
     now = situation.now
-    complete = pool_status(situation, outcome, memory)
+    complete = carried_over(pool_status(situation, outcome, memory), memory, now, warming=situation.warming)
     status, memory = throttled(complete, memory, now)
     again = requeue_after(situation, outcome, next_write(complete, memory, now))
     return Plan(outcome.commands, outcome.decisions, status, memory, again)

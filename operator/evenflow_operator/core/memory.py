@@ -98,6 +98,10 @@ class PoolMemory:
     written_status: Mapping[str, Any] = field(default_factory=dict)
     """The status that the last plan asked to write; empty when it is unknown what stands there."""
     status_written_at: float = 0.0
+    restored: bool = False
+    """Whether this memory was read back after a restart of the operator (core.restore)."""
+    began_at: float = 0.0
+    """Time of the first pass with this memory."""
 
     def status_lost(self) -> "PoolMemory":
         """To be kept instead when writing the plan's status failed: the next plan writes a whole one."""

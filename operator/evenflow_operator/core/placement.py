@@ -153,6 +153,9 @@ def _rebalanced(situation: Situation, problem: Problem, current: Placement, cach
             return reason, (RebalanceBlockedReason.TOO_LITTLE_GAIN, message), current
     else:
         return reason, None, current
+    if situation.warming:
+        message = "the operator has just started and not every engine was heard yet"
+        return reason, (RebalanceBlockedReason.METRICS_UNAVAILABLE, message), current
     if not rebalance.enabled:
         return reason, (RebalanceBlockedReason.DISABLED, "spec.placement.rebalance.enabled is false"), current
     unready = sorted(slot for slot in problem.slots if slot in situation.unavailable_slots())

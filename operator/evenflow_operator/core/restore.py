@@ -49,6 +49,7 @@ def restore(status: Mapping[str, Any], pods: Iterable[PodView] = ()) -> PoolMemo
             if "type" in entry
         },
         written_status=status if _objects(status, "conditions") else {},
+        restored=bool(_objects(status, "conditions")),
     )
 
 

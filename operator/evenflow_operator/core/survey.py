@@ -7,6 +7,9 @@ from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.revision import revision_of
 from evenflow_operator.core.snapshot import PodView, Snapshot
 
+WARM_UP_INTERVALS = 3
+"""After a restart of the operator, engines have so many metric intervals to be heard again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Situation:
@@ -56,6 +59,17 @@ class Situation:
         return frozenset(
             slot for slot in self.slots if slot not in self.filling or not self.available(self.filling[slot])
         )
+
+    @property
+    def warming(self) -> bool:
+        """The operator has just been restarted and some engines have not been heard since: what they run with, and
+        what was placed, stays as it is."""
+        memory, readings = self.snapshot.memory, self.snapshot.readings
+        limit = WARM_UP_INTERVALS * self.spec.metrics.interval_seconds
+        if not memory.restored or self.now - memory.began_at >= limit:
+            return False
+        heard = (readings.get(pod.uid) for pod in self.filling.values() if pod.ready)
+        return any(one is None or one.counters is None or one.lengths is None for one in heard)
 
     def is_orphan(self, pod: PodView) -> bool:
         return pod.owner_uid is None
