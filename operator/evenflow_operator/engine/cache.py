@@ -5,7 +5,7 @@ Fed in any order by events, answers and LISTs, so every entry carries its resour
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.engine.expectations import Expectations
@@ -84,7 +84,8 @@ class Cache:
             self._tell(known.key)
         entries[uid] = _Entry(record, key, self._order)
         self._attach(record, key)
-        self._tell(key)
+        if known is None or not _same_but_version(known.record, record):
+            self._tell(key)
         if isinstance(record, NodeRecord) and (record.lost or known is not None):
             self._tell_pods_on(record.name)
 
@@ -270,6 +271,14 @@ def _key(record: Record) -> Key | None:
     if isinstance(record, ServiceRecord):
         return (record.namespace, record.view.pool) if record.view.pool else None
     return None
+
+
+def _same_but_version(before: Record, after: Record) -> bool:
+    """Heartbeats and writes of fields that we don't keep: nothing to decide about."""
+    if not (isinstance(before, PodRecord) and isinstance(after, PodRecord)):
+        return False
+    view = replace(before.view, resource_version=after.view.resource_version)
+    return before.pool == after.pool and view == after.view
 
 
 def _newer(version: str, known: str) -> bool:
