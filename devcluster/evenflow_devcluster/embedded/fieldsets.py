@@ -4,6 +4,7 @@ A path is a tuple of FieldsV1 elements: `f:name` for a field or key, `k:{…}` f
 member of a set. A field set maps each owned path to its value; an item of a list map is owned itself, value `ITEM`.
 """
 
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -54,22 +55,11 @@ def _collect(value: Any, schema: Schema, path: Path, found: dict[Path, Any]) -> 
         found[path] = value
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+_json = json.JSONEncoder(separators=(",", ":"), sort_keys=True).encode
 
 
 def item_element(item: Any, schema: Schema) -> str:
-    if not isinstance(item, dict):
-        return f"v:{_json(item)}"
-    keys: Object = {}
-    for key in schema.list_keys:
-        if key in item:
-            keys[key] = item[key]
-        else:
-            child = schema.items.child(key)
-            if child is not None and child.has_default:
-                keys[key] = child.raw["default"]
-    return f"k:{_json(keys)}"
+    return f"k:{_json(schema.item_key(item))}" if isinstance(item, dict) else f"v:{_json(item)}"
 
 
 def to_fields_v1(paths: Iterable[Path]) -> Object:
@@ -103,17 +93,18 @@ def _read(node: Mapping[str, Any], path: Path, found: set[Path]) -> None:
 
 def well_formed(path: Path) -> bool:
     """Whether every element has the form that FieldsV1 demands."""
-    for element in path:
-        kind, _, rest = element.partition(":")
-        if kind == "k":
-            try:
-                if not isinstance(json.loads(rest), dict):
-                    return False
-            except ValueError:
-                return False
-        elif kind not in ("f", "v", "i"):
-            return False
-    return True
+    return all(map(_well_formed, path))
+
+
+@functools.lru_cache(maxsize=4096)
+def _well_formed(element: str) -> bool:
+    kind, _, rest = element.partition(":")
+    if kind != "k":
+        return kind in ("f", "v", "i")
+    try:
+        return isinstance(json.loads(rest), dict)
+    except ValueError:
+        return False
 
 
 def readable(path: Path) -> str:

@@ -11,6 +11,10 @@ from importlib import resources
 from typing import Any, Literal
 
 ListType = Literal["atomic", "set", "map"]
+_CONSTRAINTS = frozenset({
+    "enum", "pattern", "format", "minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties",
+    "minimum", "maximum", "multipleOf", "uniqueItems", "allOf", "anyOf", "oneOf", "not",
+})  # fmt: skip
 _REFERENCE = "#/components/schemas/"
 
 
@@ -24,6 +28,7 @@ class Schema:
         "_properties",
         "_table",
         "atomic_map",
+        "constrained",
         "embedded",
         "has_default",
         "int_or_string",
@@ -34,6 +39,7 @@ class Schema:
         "nullable",
         "preserve_unknown",
         "raw",
+        "required",
         "type",
     )
 
@@ -54,6 +60,9 @@ class Schema:
         self.list_keys: tuple[str, ...] = tuple(raw.get("x-kubernetes-list-map-keys", ()))
         self.merge_key: str | None = raw.get("x-kubernetes-patch-merge-key")
         self.merge_strategy: tuple[str, ...] = tuple(raw.get("x-kubernetes-patch-strategy", "").split(","))
+        self.required: tuple[str, ...] = tuple(raw.get("required") or ())
+        self.constrained: bool = not _CONSTRAINTS.isdisjoint(raw) or self.list_type != "atomic"
+        """Whether the value must satisfy more than its type."""
         self._properties: Mapping[str, Any] = raw.get("properties") or {}
         additional = raw.get("additionalProperties")
         if additional is True:
@@ -112,6 +121,20 @@ class Schema:
         if known is None:
             known = self._children["[]"] = Schema(self._items or {}, self._table or None)
         return known
+
+    def item_key(self, item: Any) -> Any:
+        """The key of an item of a list map, with the defaults of its key fields; the item itself if it is no object."""
+        if not isinstance(item, dict):
+            return item
+        key: dict[str, Any] = {}
+        for name in self.list_keys:
+            if name in item:
+                key[name] = item[name]
+            else:
+                child = self.items.child(name)
+                if child is not None and child.has_default:
+                    key[name] = child.raw["default"]
+        return key
 
     def properties(self) -> Iterator[tuple[str, "Schema"]]:
         for name in self._properties:

@@ -11,18 +11,48 @@ from .pruning import ROOT_FIELDS
 from .schema import Schema, object_meta
 
 MAX_ERRORS = 30
+_TEXT = Schema({"type": "string"})
 _INT_RANGES = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
 _TYPE_NAMES = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer", float: "number"}
 
 
 def validate(value: Any, schema: Schema) -> list[FieldError]:
     """All errors of an object, root first, at most `MAX_ERRORS`."""
+    if _conforms(value, schema, root=True):
+        return []
     errors: list[FieldError] = []
     for error in _check(value, schema, "", root=True):
         errors.append(error)
         if len(errors) == MAX_ERRORS:
             break
     return errors
+
+
+def _conforms(value: Any, schema: Schema, root: bool = False) -> bool:
+    """Whether `_check` finds nothing, several times faster: almost every object is valid, and every write asks."""
+    kind = schema.type
+    if value is None or schema.int_or_string:
+        return next(_check(value, schema, ""), None) is None
+    if type(value) is dict and kind == "object":
+        for name in schema.required:
+            if name not in value:
+                return False
+        if schema.constrained and next(_own_errors(value, schema), None) is not None:
+            return False
+        root = root or schema.embedded
+        for key, item in value.items():
+            child = _field(schema, key, root)
+            if child is not None and not _conforms(item, child):
+                return False
+        return True
+    if type(value) is list and kind == "array":
+        items = schema.items
+        return all(_conforms(item, items) for item in value) and (
+            not schema.constrained or next(_own_errors(value, schema), None) is None
+        )
+    if type(value) is str and kind == "string" and not schema.constrained:
+        return True
+    return next(_check(value, schema, "", root), None) is None
 
 
 def _check(value: Any, schema: Schema, path: str, root: bool = False) -> Iterator[FieldError]:
@@ -37,9 +67,36 @@ def _check(value: Any, schema: Schema, path: str, root: bool = False) -> Iterato
     elif schema.type is not None and not _has_type(value, schema.type):
         yield _type_error(path, _type_name(value), schema.type)
         return
+    if isinstance(value, dict):
+        yield from _check_fields(value, schema, path, root or schema.embedded)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _check(item, schema.items, f"{path}[{index}]")
+    if schema.constrained:
+        yield from _own_errors(value, schema, path)
+
+
+def _check_fields(value: dict[str, Any], schema: Schema, path: str, root: bool) -> Iterator[FieldError]:
+    for name in schema.required:
+        if name not in value:
+            yield FieldError(_join(path, name), "", "Required")
+    for key, item in value.items():
+        child = _field(schema, key, root)
+        if child is not None:
+            yield from _check(item, child, _join(path, key))
+
+
+def _field(schema: Schema, key: str, root: bool) -> Schema | None:
+    if root and key in ROOT_FIELDS:
+        return object_meta() if key == "metadata" else _TEXT
+    return schema.child(key)
+
+
+def _own_errors(value: Any, schema: Schema, path: str = "") -> Iterator[FieldError]:
+    """What is wrong with a value of the right type, its fields and items aside."""
     raw = schema.raw
     if isinstance(value, dict):
-        yield from _check_object(value, schema, path, root or schema.embedded)
+        yield from _check_size(value, raw, path)
     elif isinstance(value, list):
         yield from _check_list(value, schema, path)
     elif isinstance(value, str):
@@ -52,21 +109,7 @@ def _check(value: Any, schema: Schema, path: str, root: bool = False) -> Iterato
     yield from _check_combinations(value, raw, path)
 
 
-def _check_object(value: dict[str, Any], schema: Schema, path: str, root: bool) -> Iterator[FieldError]:
-    raw = schema.raw
-    for name in raw.get("required", ()):
-        if name not in value:
-            yield FieldError(_join(path, name), "", "Required")
-    for key, item in value.items():
-        if root and key in ROOT_FIELDS:
-            if key == "metadata":
-                yield from _check(item, object_meta(), _join(path, key))
-            elif not isinstance(item, str):
-                yield _type_error(_join(path, key), _type_name(item), "string")
-            continue
-        child = schema.child(key)
-        if child is not None:
-            yield from _check(item, child, _join(path, key))
+def _check_size(value: dict[str, Any], raw: Any, path: str) -> Iterator[FieldError]:
     size = len(value)
     if "maxProperties" in raw and size > raw["maxProperties"]:
         yield FieldError(path, f"must have at most {raw['maxProperties']} items", "TooMany", size)
@@ -76,33 +119,24 @@ def _check_object(value: dict[str, Any], schema: Schema, path: str, root: bool) 
 
 def _check_list(value: list[Any], schema: Schema, path: str) -> Iterator[FieldError]:
     raw = schema.raw
-    items = schema.items
-    for index, item in enumerate(value):
-        yield from _check(item, items, f"{path}[{index}]")
     if "maxItems" in raw and len(value) > raw["maxItems"]:
         yield FieldError(path, f"must have at most {raw['maxItems']} items", "TooMany", len(value))
     if "minItems" in raw and len(value) < raw["minItems"]:
         yield FieldError(path, f"{_body(path)} should have at least {raw['minItems']} items", value=len(value))
-    if schema.list_type == "set" or raw.get("uniqueItems"):
-        yield from _duplicates(value, value, path)
-    elif schema.list_type == "map":
-        keys = [_item_key(item, schema) for item in value]
-        yield from _duplicates(keys, keys, path)
+    if len(value) < 2:
+        return
+    if schema.list_type == "map":
+        yield from _duplicates([schema.item_key(item) for item in value], path)
+    elif schema.list_type == "set" or raw.get("uniqueItems"):
+        yield from _duplicates(value, path)
 
 
-def _item_key(item: Any, schema: Schema) -> Any:
-    if not isinstance(item, dict):
-        return item
-    defaults = {name: child.raw.get("default") for name, child in schema.items.properties() if child.has_default}
-    return {key: item.get(key, defaults.get(key)) for key in schema.list_keys}
-
-
-def _duplicates(keys: list[Any], shown: list[Any], path: str) -> Iterator[FieldError]:
+def _duplicates(keys: list[Any], path: str) -> Iterator[FieldError]:
     seen: set[bytes] = set()
     for index, key in enumerate(keys):
         mark = encoded(key)
         if mark in seen:
-            yield FieldError(f"{path}[{index}]", "", "Duplicate", shown[index])
+            yield FieldError(f"{path}[{index}]", "", "Duplicate", key)
         seen.add(mark)
 
 
