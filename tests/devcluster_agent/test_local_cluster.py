@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from evenflow_cli import cluster as command
 from evenflow_devcluster.state import ClusterState, claim, find_state, process_start, read_state
 
 pytestmark = pytest.mark.cluster
@@ -78,8 +79,8 @@ def test_a_killed_cluster_leaves_nothing_and_can_be_started_again(home: Path) ->
 
 
 def test_ctrl_c_ends_a_cluster_in_the_foreground(home: Path) -> None:
-    command = [str(Path(sys.executable).with_name("evenflow")), "cluster", "up", "--foreground", "--nodes", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    words = [str(Path(sys.executable).with_name("evenflow")), "cluster", "up", "--foreground", "--nodes", "1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert "is up" in process.stdout.readline()
         assert read_state("evenflow", home=home) is not None
@@ -116,7 +117,8 @@ def test_damaged_state_is_no_state(home: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "A", "../x", "a" * 41, "-a"])
-def test_names_that_cannot_be_a_folder_are_refused(home: Path, name: str) -> None:
-    done = cluster("up", "--name", name)
-    assert done.returncode == 1
-    assert "lower-case letters" in done.stderr
+def test_names_that_cannot_be_a_folder_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.up(name=name, nodes=1, foreground=False, output="table") == 1
+    assert command.down(name=name, output="table") == 1
+    assert command.status(name=name, output="table") == 1
+    assert capsys.readouterr().err.count("lower-case letters") == 3
