@@ -4,9 +4,9 @@ import asyncio
 import json
 
 from suite_behaviours import behaviour
-from suite_client import Client
+from suite_client import Client, url
 from suite_kubectl import Kubectl
-from suite_objects import Gadgets, add_node, config_map, pod, unique
+from suite_objects import Gadgets, add_node, config_map, owner, pod, unique
 
 
 @behaviour("kubectl-version", "`kubectl version` finds server and client compatible.")
@@ -52,6 +52,7 @@ async def test_get_pods(api: Client, kubectl: Kubectl, ns: str) -> None:
     header, row = (await kubectl("get", "pods")).splitlines()
     assert header.split() == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert row.split()[:4] == ["one", "0/1", "Pending", "0"]
+    assert {"IP", "NODE"} <= set((await kubectl("get", "pods", "-o", "wide")).split())
     await kubectl("delete", "pod", "one", "--wait=false")
     assert "Terminating" in await kubectl("get", "pods")
     await kubectl("delete", "pod", "one", "--grace-period=0", "--force")
@@ -303,3 +304,32 @@ async def test_all_namespaces(api: Client, kubectl: Kubectl, gadgets: Gadgets, n
     header, *rows = (await kubectl("get", gadgets.resource, "-A")).splitlines()
     assert header.split()[:2] == ["NAMESPACE", "NAME"]
     assert [ns, "one"] in [row.split()[:2] for row in rows]
+
+
+@behaviour("kubectl-edit", "`kubectl edit` opens the object in an editor and applies what was changed.")
+async def test_edit(api: Client, kubectl: Kubectl, gadgets: Gadgets, ns: str) -> None:
+    await api.create(gadgets.resource, ns, gadgets.make("one", {"size": 7}))
+    assert "edited" in await kubectl("edit", gadgets.resource, "one", editor="sed -i s/size:.7/size:\\ 8/")
+    assert (await api.get(gadgets.resource, ns, "one"))["spec"]["size"] == 8
+
+
+@behaviour("kubectl-cascade", "`kubectl delete --cascade` orphan keeps the dependents, foreground waits for them.")
+async def test_cascade(api: Client, kubectl: Kubectl, ns: str) -> None:
+    for cascade, left in (("orphan", ["child"]), ("foreground", [])):
+        parent = await api.create("configmaps", ns, config_map("parent"))
+        reference = owner("v1", "ConfigMap", parent, blockOwnerDeletion=True)
+        await api.create("secrets", ns, {"metadata": {"name": "child", "ownerReferences": [reference]}})
+        await kubectl("delete", "configmap", "parent", f"--cascade={cascade}")
+        assert await api.names("secrets", ns) == left
+        await api.ok("DELETE", url("secrets", ns))
+
+
+@behaviour("kubectl-pods-watch", "`kubectl get pods -w` follows a pod's status.")
+async def test_pods_watch(api: Client, kubectl: Kubectl, ns: str) -> None:
+    await api.create("pods", ns, pod("one", schedulerName="nobody"))
+    async with kubectl.running("get", "pods", "-w", "--no-headers") as output, asyncio.timeout(20):
+        assert (await output.readline()).split()[:3] == [b"one", b"0/1", b"Pending"]
+        status = {"name": "main", "ready": True, "restartCount": 2, "image": "i", "imageID": "", "started": True}
+        running = {"phase": "Running", "containerStatuses": [{**status, "state": {"running": {}}}]}
+        await api.patch("pods", ns, "one", {"status": running}, sub="status")
+        assert (await output.readline()).split()[:4] == [b"one", b"1/1", b"Running", b"2"]

@@ -76,7 +76,7 @@ async def test_headless(api: Client, ns: str) -> None:
 @behaviour("service-checked", "A Service with a bad name, no ports or two ports without names is 422.")
 async def test_checked(api: Client, ns: str) -> None:
     path = url("services", ns)
-    await api.refused(422, "POST", path, service("1-starts-with-digit", {}))
+    await api.refused(422, "POST", path, service("Not_Valid", {}))
     await api.refused(422, "POST", path, service("one", {}, ports=[]))
     await api.refused(422, "POST", path, service("one", {}, ports=[{"port": 1}, {"port": 2}]))
     await api.refused(422, "POST", path, service("one", {}, ports=[{"port": 70000}]))

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from evenflow_devcluster.embedded.api import Api
-from evenflow_devcluster.embedded.controllers import start
+from evenflow_devcluster.embedded.controllers import Controllers, start
 from evenflow_devcluster.embedded.local_api import LocalApi
 from evenflow_devcluster.embedded.store import Store
 
@@ -30,8 +30,9 @@ class Clock:
 class World:
     """An API with its controllers; after a change `settle` lets them do all they want to do."""
 
-    def __init__(self, api: Api, clock: Clock) -> None:
+    def __init__(self, api: Api, controllers: Controllers, clock: Clock) -> None:
         self.server = api
+        self._controllers = controllers
         self.api = LocalApi(api)
         self.clock = clock
 
@@ -40,7 +41,8 @@ class World:
         quiet, version = 0, self.server.store.version
         while quiet < 50:
             await asyncio.sleep(0)
-            quiet = quiet + 1 if self.server.store.version == version else 0
+            unchanged = self.server.store.version == version
+            quiet = quiet + 1 if unchanged and self._controllers.idle else 0
             version = self.server.store.version
 
     async def create(self, resource: str, body: Object, namespace: str | None = NS) -> Object:
@@ -73,7 +75,7 @@ async def world() -> AsyncIterator[World]:
     clock = Clock()
     server = Api(Store(), clock, random.Random(1), {})
     controllers = start(LocalApi(server), clock)
-    made = World(server, clock)
+    made = World(server, controllers, clock)
     try:
         await made.settle()
         yield made

@@ -129,3 +129,28 @@ async def test_an_empty_slice_stays_when_the_last_pod_goes() -> None:
         [after] = slices(cluster)
         assert after["metadata"]["uid"] == before[0]["metadata"]["uid"]
         assert not after.get("endpoints")
+
+
+async def test_slices_hold_100_endpoints_and_an_endpoint_stays_where_it_is() -> None:
+    async with world() as cluster:
+        await cluster.create("services", service())
+        for index in range(230):
+            body = pod(f"p{index:03}", {"app": "x"}, schedulerName="nobody")
+            cluster.api.create("pods", "default", body)
+            status = running(f"10.0.{index // 200}.{index % 200}")
+            cluster.api.merge_patch("pods", "default", f"p{index:03}", {"status": status}, subresource="status")
+        await cluster.settle()
+        assert sorted(len(piece["endpoints"]) for piece in slices(cluster)) == [30, 100, 100]
+        versions = {piece["metadata"]["name"]: piece["metadata"]["resourceVersion"] for piece in slices(cluster)}
+        await cluster.delete("pods", "p000")
+        await add_pod(cluster, "new", "10.0.9.9", schedulerName="nobody")
+        after = slices(cluster)
+        changed = [
+            piece for piece in after if piece["metadata"]["resourceVersion"] != versions[piece["metadata"]["name"]]
+        ]
+        assert len(changed) == 1
+        names = [endpoint["targetRef"]["name"] for piece in after for endpoint in piece["endpoints"]]
+        assert len(names) == len(set(names)) == 230
+        cluster.api.merge_patch("services", "default", "web", {"spec": {"selector": {"app": "none"}}})
+        await cluster.settle()
+        assert [piece.get("endpoints") for piece in slices(cluster)] == [[]]

@@ -14,13 +14,18 @@ from evenflow_devcluster.embedded.jsonvalues import Clock, utc_now
 
 class Controllers:
     def __init__(self, api: ControllerApi, clock: Clock) -> None:
-        loops: list[ControlLoop[Any]] = [
+        self._loops: list[ControlLoop[Any]] = [
             Scheduler(api, clock),
             EndpointSliceController(api),
             GarbageCollector(api),
             DisruptionController(api, clock),
         ]
-        self._tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in loops]
+        self._tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in self._loops]
+
+    @property
+    def idle(self) -> bool:
+        """Whether no controller has anything left to look at."""
+        return all(loop.idle for loop in self._loops)
 
     async def stop(self) -> None:
         for task in self._tasks:

@@ -1,11 +1,11 @@
-"""EndpointSlices follow a Service's selector and its pods' readiness: one slice per set of port numbers."""
+"""EndpointSlices follow a Service's selector and its pods' readiness: per set of port numbers, in slices of 100."""
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any
 
 from evenflow_devcluster.embedded.controller_api import Object, StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
+from evenflow_devcluster.embedded.controllers.mirror import View
 from evenflow_devcluster.embedded.jsonvalues import encoded
 
 SLICES = "endpointslices.discovery.k8s.io"
@@ -13,6 +13,8 @@ SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 CONTROLLER = "endpointslice-controller.k8s.io"
 HEADLESS = "service.kubernetes.io/headless"
+MAX_ENDPOINTS = 100
+"""Per slice, as in Kubernetes; the API refuses more than 1000."""
 
 
 class EndpointSliceController(ControlLoop[tuple[str, str]]):
@@ -20,7 +22,7 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
 
     watched = ("services", "pods", SLICES)
 
-    def touched(self, event: StoreEvent, before: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    def touched(self, event: StoreEvent, before: View | None) -> list[tuple[str, str]]:
         namespace = event.object["metadata"].get("namespace", "")
         if event.resource == "services":
             return [(namespace, event.object["metadata"]["name"])]
@@ -52,34 +54,30 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
         if not selector or service["spec"].get("type") == "ExternalName":
             return
         pods = [pod for pod in self.mirror.values("pods", namespace) if _selects(selector, pod) and _is_endpoint(pod)]
-        desired = {piece["metadata"]["name"]: piece for piece in _slices(service, pods)}
-        current = {
-            piece["metadata"]["name"]: piece
-            for piece in self.mirror.values(SLICES, namespace)
-            if _belongs(piece, service)
-        }
-        for slice_name, wanted in desired.items():
-            found = current.pop(slice_name, None)
-            if found is None:
-                self.api.create(SLICES, namespace, wanted)
-            elif patch := _difference(found, wanted):
+        current = [piece for piece in self.mirror.values(SLICES, namespace) if _belongs(piece, service)]
+        wanted = {piece["metadata"]["name"]: piece for piece in _slices(service, pods, current)}
+        found = {piece["metadata"]["name"]: piece for piece in current}
+        for slice_name, piece in wanted.items():
+            if slice_name not in found:
+                self.api.create(SLICES, namespace, piece)
+            elif patch := _difference(found[slice_name], piece):
                 self.api.merge_patch(SLICES, namespace, slice_name, patch)
-        for slice_name, leftover in current.items():
-            self.api.delete(SLICES, namespace, slice_name, uid=leftover["metadata"]["uid"])
+        for slice_name in found.keys() - wanted.keys():
+            self.api.delete(SLICES, namespace, slice_name, uid=found[slice_name]["metadata"]["uid"])
 
 
-def _selects(selector: Mapping[str, str] | None, pod: Mapping[str, Any]) -> bool:
+def _selects(selector: Mapping[str, str] | None, pod: View) -> bool:
     labels = pod["metadata"].get("labels") or {}
     return bool(selector) and all(labels.get(key) == value for key, value in (selector or {}).items())
 
 
-def _belongs(piece: Mapping[str, Any], service: Mapping[str, Any]) -> bool:
+def _belongs(piece: View, service: View) -> bool:
     labels = piece["metadata"].get("labels") or {}
     owners = piece["metadata"].get("ownerReferences") or []
     return labels.get(MANAGED_BY) == CONTROLLER and any(o["uid"] == service["metadata"]["uid"] for o in owners)
 
 
-def _difference(found: Mapping[str, Any], wanted: Object) -> Object:
+def _difference(found: View, wanted: Object) -> Object:
     fields = ("endpoints", "ports")
     patch: Object = {field: wanted[field] for field in fields if (found.get(field) or []) != wanted[field]}
     labels = found["metadata"].get("labels") or {}
@@ -89,22 +87,58 @@ def _difference(found: Mapping[str, Any], wanted: Object) -> Object:
     return patch
 
 
-def _slices(service: Mapping[str, Any], pods: list[Mapping[str, Any]]) -> list[Object]:
-    """A named target port may be another number in another pod, so pods are grouped by the numbers they resolve to."""
-    groups: dict[bytes, tuple[list[Object], list[Object]]] = {}
-    for pod in sorted(pods, key=lambda pod: str(pod["metadata"]["name"])):
+def _slices(service: View, pods: list[View], current: list[View]) -> list[Object]:
+    """All slices that the service should have; an endpoint stays in the slice that it is in."""
+    groups: dict[bytes, tuple[list[Object], dict[str, Object]]] = {}
+    for pod in pods:
+        # A named target port may be another number in another pod.
         ports = _ports(service, pod)
-        groups.setdefault(encoded(ports), (ports, []))[1].append(_endpoint(service, pod))
+        groups.setdefault(encoded(ports), (ports, {}))[1][pod["metadata"]["name"]] = _endpoint(service, pod)
     if not groups:
         # The last pod's slice stays, empty: with the ports that are known without a pod it keeps its name.
         ports = _ports(service, {"spec": {}})
-        groups[encoded(ports)] = (ports, [])
-    return [_slice(service, key, ports, endpoints) for key, (ports, endpoints) in groups.items()]
+        groups[encoded(ports)] = (ports, {})
+    found = []
+    for key, (ports, endpoints) in groups.items():
+        pieces = [piece for piece in current if encoded(piece.get("ports") or []) == key]
+        for name, listed in _spread(service, key, endpoints, pieces).items():
+            found.append(_slice(service, name, ports, [endpoints[pod] for pod in listed]))
+    return found
 
 
-def _slice(service: Mapping[str, Any], key: bytes, ports: list[Object], endpoints: list[Object]) -> Object:
+def _spread(service: View, key: bytes, endpoints: Mapping[str, Object], pieces: list[View]) -> dict[str, list[str]]:
+    """Slice name -> names of its pods. Who is placed stays, newcomers fill what has room, then come new slices."""
+    placed: dict[str, list[str]] = {}
+    new = dict.fromkeys(endpoints)
+    for piece in pieces:
+        names = [endpoint["targetRef"]["name"] for endpoint in piece.get("endpoints") or []]
+        kept = [name for name in names if name in new]
+        for name in kept:
+            del new[name]
+        placed[piece["metadata"]["name"]] = kept
+    waiting = list(new)
+    for kept in placed.values():
+        room = MAX_ENDPOINTS - len(kept)
+        kept += waiting[:room]
+        del waiting[:room]
+    number = 0
+    while waiting or not placed:
+        name = _name(service, key, number)
+        number += 1
+        if name not in placed:
+            placed[name] = waiting[:MAX_ENDPOINTS]
+            del waiting[:MAX_ENDPOINTS]
+    filled = {name: kept for name, kept in placed.items() if kept}
+    return filled or dict(list(placed.items())[:1])
+
+
+def _name(service: View, key: bytes, number: int) -> str:
+    digest = hashlib.sha256(f"{service['metadata']['uid']} {number} ".encode() + key).hexdigest()
+    return f"{service['metadata']['name']}-{digest[:5]}"
+
+
+def _slice(service: View, name: str, ports: list[Object], endpoints: list[Object]) -> Object:
     metadata = service["metadata"]
-    suffix = hashlib.sha256(metadata["uid"].encode() + key).hexdigest()[:5]
     labels = {**(metadata.get("labels") or {}), SERVICE_NAME: metadata["name"], MANAGED_BY: CONTROLLER}
     if service["spec"].get("clusterIP") == "None":
         labels[HEADLESS] = ""
@@ -120,7 +154,7 @@ def _slice(service: Mapping[str, Any], key: bytes, ports: list[Object], endpoint
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {
-            "name": f"{metadata['name']}-{suffix}",
+            "name": name,
             "namespace": metadata["namespace"],
             "labels": labels,
             "ownerReferences": [owner],
@@ -131,12 +165,12 @@ def _slice(service: Mapping[str, Any], key: bytes, ports: list[Object], endpoint
     }
 
 
-def _is_endpoint(pod: Mapping[str, Any]) -> bool:
+def _is_endpoint(pod: View) -> bool:
     status = pod.get("status", {})
     return bool(status.get("podIP")) and status.get("phase") not in ("Succeeded", "Failed")
 
 
-def _endpoint(service: Mapping[str, Any], pod: Mapping[str, Any]) -> Object:
+def _endpoint(service: View, pod: View) -> Object:
     conditions = pod.get("status", {}).get("conditions") or []
     serving = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     terminating = bool(pod["metadata"].get("deletionTimestamp"))
@@ -157,7 +191,7 @@ def _endpoint(service: Mapping[str, Any], pod: Mapping[str, Any]) -> Object:
     return endpoint
 
 
-def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Object]:
+def _ports(service: View, pod: View) -> list[Object]:
     """A named target port that the pod doesn't declare is left out, as Kubernetes does."""
     found = []
     for port in service["spec"].get("ports") or []:
@@ -167,7 +201,7 @@ def _ports(service: Mapping[str, Any], pod: Mapping[str, Any]) -> list[Object]:
     return found
 
 
-def _number(target: object, pod: Mapping[str, Any]) -> int | None:
+def _number(target: object, pod: View) -> int | None:
     if isinstance(target, int):
         return target
     for container in pod["spec"].get("containers") or []:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
@@ -14,6 +15,8 @@ log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
 MAX_RETRIES = 10
+LONG_BATCH_SECONDS = 0.002
+MAX_PAUSE_SECONDS = 0.5
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -28,6 +31,7 @@ class ControlLoop(ABC, Generic[Key]):
         self._dirty: dict[Key, None] = {}
         self._failures: dict[Key, int] = {}
         self._wake = asyncio.Event()
+        self._working = False
 
     @abstractmethod
     def touched(self, event: StoreEvent, before: Mapping[str, Any] | None) -> list[Key]:
@@ -47,6 +51,11 @@ class ControlLoop(ABC, Generic[Key]):
         if keys:
             self._wake.set()
 
+    @property
+    def idle(self) -> bool:
+        """Whether every key that events have marked is seen to (retries after an error apart)."""
+        return not self._dirty and not self._working
+
     async def run(self) -> None:
         unsubscribe = self.api.subscribe(self._receive)
         try:
@@ -57,9 +66,17 @@ class ControlLoop(ABC, Generic[Key]):
                 await self._wake.wait()
                 self._wake.clear()
                 batch, self._dirty = self._dirty, {}
+                self._working = True
+                spent = 0.0
                 for key in batch:
+                    began = time.monotonic()
                     self._try(key)
+                    spent += time.monotonic() - began
                     await asyncio.sleep(0)
+                self._working = False
+                # Events that come meanwhile are one batch: however large the objects, half the loop is left to others.
+                if spent > LONG_BATCH_SECONDS:
+                    await asyncio.sleep(min(spent, MAX_PAUSE_SECONDS))
         finally:
             unsubscribe()
 
