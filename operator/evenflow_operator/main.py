@@ -110,12 +110,14 @@ class Operator:
         }
         if self._elector is not None:
             running.add(asyncio.create_task(self._elector.hold(), name="lease"))
-        done, rest = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        for task in rest:
-            task.cancel()
-        for task in done:
-            task.result()
-        await asyncio.wait(rest, timeout=STOP_SECONDS / 2) if rest else None
+        try:
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running, timeout=STOP_SECONDS / 2)
 
     def _parts(self) -> EngineParts:
         settings, client, clock = self._settings, self._client, self._clock

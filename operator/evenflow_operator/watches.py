@@ -61,6 +61,8 @@ class Watches:
         if self._kopf_loop is not None and self._kopf_stop is not None and not self._kopf_loop.is_closed():
             self._kopf_loop.call_soon_threadsafe(self._kopf_stop.set)
         await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
+        if self._thread.is_alive():
+            log.warning("watches: still not stopped after %g s", JOIN_SECONDS)
         if not self._failed.done():
             self._failed.cancel()
 

@@ -51,9 +51,12 @@ class Poller:
         self._rng = rng
         self._lengths_every = lengths_every
         self._loops: dict[Key, tuple[str, asyncio.Task[None], asyncio.Event]] = {}
+        self._closed = False
 
     def touch(self, key: Key) -> None:
         """Something about this pool changed: start or end its loop, and don't let a new engine wait for the tick."""
+        if self._closed:
+            return
         record = self._cache.pool(key)
         loop = self._loops.get(key)
         if loop is not None and (record is None or record.uid != loop[0]):
@@ -70,6 +73,7 @@ class Poller:
             loop[2].set()
 
     async def close(self) -> None:
+        self._closed = True
         tasks = [task for _, task, _ in self._loops.values()]
         self._loops.clear()
         for task in tasks:
