@@ -17,13 +17,13 @@ from evenflow_operator.core.aimd import AimdSample, AimdSettings, AimdState, aim
 from evenflow_operator.core.decisions import SLOTS_INPUT
 from evenflow_operator.core.engine_facts import counters_of, fresh_reading, iterations, waiting_requests
 from evenflow_operator.core.memory import CapState, PoolMemory
+from evenflow_operator.core.placement_search import OK_BELOW
 from evenflow_operator.core.severity_cache import MixFigures
 from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 from evenflow_operator.core.times import parse_time
 
 ACT_ABOVE = 0.05
-OK_BELOW = 0.005
-"""Severities (theory D.1): tiers above, wide lengths below, between them it is judged case by case."""
+"""Severity (theory D.1) of tiers; below OK_BELOW lengths are wide, between the two it is judged case by case."""
 TIGHT_START = 1.0
 LOOSE_START = 2.5
 WIDE_WATERMARK = 0.05

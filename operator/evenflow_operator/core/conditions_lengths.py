@@ -7,12 +7,13 @@ from evenflow_operator.api.conditions import (
     LengthsDesynchronizedReason,
     RebalanceBlockedReason,
 )
-from evenflow_operator.core.caps import ACT_ABOVE, OK_BELOW
+from evenflow_operator.core.caps import ACT_ABOVE
 from evenflow_operator.core.engine_facts import usable_kv_tokens
 from evenflow_operator.core.figures import two_digits
 from evenflow_operator.core.lengths import known_enough
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
+from evenflow_operator.core.placement_search import OK_BELOW
 from evenflow_operator.core.survey import Situation
 from evenflow_operator.core.verdict import Verdict, false, true, unknown
 

@@ -17,24 +17,30 @@ from evenflow_operator.core.plan import Decision
 FIRST_GENERATION = 1
 
 
-def wanted_config(
-    spec: LLMServingPoolSpec, classes: Iterable[str], admission: Admission, *, draining: bool, generation: int
-) -> WorkerConfig:
+def base_config(spec: LLMServingPoolSpec) -> WorkerConfig:
+    """What all slots of a pool have in common; classes, admission and draining are each slot's own."""
     scheduling = spec.scheduling
     return WorkerConfig(
-        generation=generation,
         policy=scheduling.policy.value,
         victim=scheduling.victim.value,
         aging_seconds=float(scheduling.aging_seconds),
         predictor=Predictor(scheduling.predictor.type.value, scheduling.predictor.path),
         proxies=_proxies(spec.traffic_classes) if scheduling.policy is SchedulingPolicy.ONE_BIT_SVF else None,
-        classes=tuple(sorted(classes)),
-        draining=draining,
-        admission=admission,
         class_priors={
             entry.name: ClassPrior(float(entry.prompt_tokens), float(entry.output_tokens))
             for entry in spec.traffic_classes
         },
+    )
+
+
+def slot_config(base: WorkerConfig, classes: Iterable[str], admission: Admission, *, draining: bool) -> WorkerConfig:
+    """The config of one slot, of the first generation."""
+    return replace(
+        base,
+        generation=FIRST_GENERATION,
+        classes=tuple(sorted(classes)),
+        admission=admission,
+        draining=draining,
     )
 
 
@@ -44,7 +50,7 @@ def next_config(current: WorkerConfig | None, wanted: WorkerConfig, applied: int
     Without a readable current one the generation goes beyond what the worker has applied, which refuses older ones.
     """
     if current is None:
-        return replace(wanted, generation=max(FIRST_GENERATION, (applied or 0) + 1))
+        return replace(wanted, generation=(applied or 0) + 1)
     if replace(wanted, generation=current.generation) == current:
         return None
     return replace(wanted, generation=current.generation + 1)

@@ -8,7 +8,7 @@ from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import Mode
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.caps import CapOutcome, admission_for
-from evenflow_operator.core.config import FIRST_GENERATION, wanted_config
+from evenflow_operator.core.config import base_config, slot_config
 from evenflow_operator.core.decisions import merged, proposed, recorded, unrecorded
 from evenflow_operator.core.drains import Drains, drains
 from evenflow_operator.core.lengths import observe
@@ -127,6 +127,7 @@ def _creates(
     situation: Situation, filled: Refill, assignment: Assignment, admissions: Mapping[int, Admission]
 ) -> tuple[CreatePod, ...]:
     snapshot = situation.snapshot
+    base = base_config(situation.spec)
     commands = []
     for slot in filled.creates:
         attempt = attempt_of(situation, filled.backoff, slot)
@@ -139,9 +140,7 @@ def _creates(
             slot=slot,
             attempt=attempt,
             revision=situation.revision,
-            config=wanted_config(
-                situation.spec, classes, admissions[slot], draining=False, generation=FIRST_GENERATION
-            ),
+            config=slot_config(base, classes, admissions[slot], draining=False),
             simulated_image=snapshot.extra.get("simulated_image", DEFAULT_IMAGE),
             worker_image=snapshot.extra.get("worker_image", DEFAULT_IMAGE),
             admin_open=snapshot.extra.get("admin_write") == "open",

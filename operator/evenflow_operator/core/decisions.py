@@ -13,6 +13,8 @@ from evenflow_operator.core.times import rfc3339
 MAX_MESSAGE = 1024
 SLOTS_INPUT = "slots"
 """Input of a recorded decision: the numbers of the slots it is about, separated by commas."""
+SERVICE_INPUT = "service"
+"""Input of a decision about a Service: its name."""
 
 
 def decision(

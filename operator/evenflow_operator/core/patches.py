@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evenflow_contract import labels
-from evenflow_contract.worker_config import Admission
+from evenflow_contract.worker_config import Admission, WorkerConfig
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import AdmissionMode, DecisionType
-from evenflow_operator.core.config import config_decisions, next_config, wanted_config
+from evenflow_operator.core.config import base_config, config_decisions, next_config, slot_config
 from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.drains import Drains
 from evenflow_operator.core.engine_facts import applied_generation
@@ -40,12 +40,15 @@ def patches(
     deleted: frozenset[str],
 ) -> tuple[Patch, ...]:
     """`deleted` are uids of pods that this plan deletes."""
+    base = base_config(situation.spec)
     retained = _retained_classes(situation, assignment)
     found = []
     for slot, pod in situation.filling.items():
         if pod.uid in deleted or not situation.settled(slot) or slot not in admissions:
             continue
-        patch = _patch(situation, slot, pod, assignment, drains, admissions[slot], retained.get(slot, frozenset()))
+        patch = _patch(
+            situation, slot, pod, assignment, drains, admissions[slot], retained.get(slot, frozenset()), base
+        )
         if patch is not None:
             found.append(patch)
     return tuple(found)
@@ -75,6 +78,7 @@ def _patch(
     drains: Drains,
     admission: Admission,
     retained: frozenset[str],
+    base: WorkerConfig,
 ) -> Patch | None:
     decisions: list[Decision] = []
     annotations: dict[str, str | None] = {}
@@ -95,7 +99,7 @@ def _patch(
             annotations[labels.DRAIN_REASON] = None
     draining = slot in drains.start or (pod.drain_started is not None and slot not in drains.cancel)
     classes = frozenset(assignment.classes.get(slot, ())) | retained
-    wanted = wanted_config(situation.spec, classes, admission, draining=draining, generation=0)
+    wanted = slot_config(base, classes, admission, draining=draining)
     applied = applied_generation(situation.snapshot.readings.get(pod.uid))
     config = next_config(pod.worker_config, wanted, applied)
     if config is not None:

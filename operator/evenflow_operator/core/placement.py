@@ -16,6 +16,7 @@ from evenflow_operator.core.engine_facts import block_size, usable_kv_tokens
 from evenflow_operator.core.lengths import class_shares, law_of, observed_law
 from evenflow_operator.core.memory import ObservedClass
 from evenflow_operator.core.placement_search import (
+    OK_BELOW,
     Demand,
     Placement,
     Problem,
@@ -33,8 +34,6 @@ from evenflow_operator.core.times import parse_time
 
 SYNCHRONISED_ABOVE = 0.01
 """Severity from which classes may move."""
-DESYNCHRONISED_BELOW = 0.005
-"""Severity of `every class on every slot` below which a pool goes back to it."""
 BUDGET_WINDOW_SECONDS = 3600.0
 
 
@@ -143,7 +142,7 @@ def _rebalanced(situation: Situation, problem: Problem, current: Placement, cach
     every = everything(problem)
     back = len(problem.demands) <= problem.max_classes and current != every
     reason = DecisionReason.SEVERITY_REDUCED
-    if back and score(problem, every, cache).severity < DESYNCHRONISED_BELOW:
+    if back and score(problem, every, cache).severity < OK_BELOW:
         target: Placement = every
     elif now.severity > SYNCHRONISED_ABOVE:
         target, found = best(problem, current, cache)

@@ -5,6 +5,7 @@ A Service spreads a class evenly over its slots, so a class's load on a slot is 
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,8 +15,10 @@ Placement = Mapping[int, frozenset[str]]
 
 TOLERATED_IMBALANCE = 1.25
 """Load of the fullest slot over the mean that any placement may have."""
-MORE_GROUPS = 2
+MORE_GROUPS = 1
 """How many group counts beyond the smallest possible one are tried."""
+OK_BELOW = 0.005
+"""Severity below which a pod counts as desynchronised (theory D.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +80,9 @@ def is_valid(problem: Problem, placement: Placement) -> bool:
 
 def slot_counts(placement: Placement) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for names in placement.values():
+    for names, slots in Counter(placement.values()).items():
         for name in names:
-            counts[name] = counts.get(name, 0) + 1
+            counts[name] = counts.get(name, 0) + slots
     return counts
 
 
@@ -111,18 +114,29 @@ def figures_of(problem: Problem, placement: Placement, cache: SeverityCache) -> 
 
 def score(problem: Problem, placement: Placement, cache: SeverityCache) -> Score:
     worst = max((one.severity for one in figures_of(problem, placement, cache).values()), default=0.0)
-    return Score(round(worst, 4), round(_imbalance(problem, placement), 3))
+    return Score(round(worst, 4), imbalance_of(problem, placement))
 
 
 def best(problem: Problem, current: Placement, cache: SeverityCache) -> tuple[Placement, Score]:
-    """The candidate with the least severity among those that balance well; ties go to balance, then to few changes."""
-    scored = [(candidate, score(problem, candidate, cache)) for candidate in candidates(problem, current)]
-    limit = max(TOLERATED_IMBALANCE, 1.1 * min(found.imbalance for _, found in scored))
-    balanced = [(candidate, found) for candidate, found in scored if found.imbalance <= limit]
-    return min(
-        balanced,
-        key=lambda pair: (round(pair[1].severity, 3), pair[1].imbalance, changed_slots(current, pair[0])),
+    """The candidate with the least severity among those that balance well; ties go to balance, then to few changes.
+
+    Severities below OK_BELOW are all the same, so the search ends at the first of them: severity is what takes time.
+    """
+    found = candidates(problem, current)
+    imbalances = [imbalance_of(problem, candidate) for candidate in found]
+    limit = max(TOLERATED_IMBALANCE, 1.1 * min(imbalances))
+    order = sorted(
+        (index for index in range(len(found)) if imbalances[index] <= limit),
+        key=lambda index: (imbalances[index], changed_slots(current, found[index]), index),
     )
+    chosen, chosen_score = order[0], score(problem, found[order[0]], cache)
+    for index in order[1:]:
+        if chosen_score.severity < OK_BELOW:
+            break
+        tried = score(problem, found[index], cache)
+        if round(tried.severity, 3) < round(chosen_score.severity, 3):
+            chosen, chosen_score = index, tried
+    return found[chosen], chosen_score
 
 
 def changed_slots(before: Placement, after: Placement) -> int:
@@ -211,7 +225,7 @@ def _relative_load(problem: Problem, name: str) -> float:
     return max(load / total for load, total in zip(problem.demands[name].loads, totals, strict=True))
 
 
-def _imbalance(problem: Problem, placement: Placement) -> float:
+def imbalance_of(problem: Problem, placement: Placement) -> float:
     """Load of the fullest slot over the mean, of the worst of KV memory, step budget and sequences; 1 is perfect."""
     counts = slot_counts(placement)
     loads = {name: demand.loads for name, demand in problem.demands.items()}
@@ -233,4 +247,4 @@ def _imbalance(problem: Problem, placement: Placement) -> float:
             step / totals[1] * size,
             sequences / totals[2] * size,
         )
-    return worst
+    return round(worst, 3)
