@@ -58,6 +58,20 @@ def severity(mix: LengthMix, kv_tokens: float, watermark_tokens: float = 0) -> S
     return Severity(float(values[worst]), float(periods[worst]), margin)
 
 
+def eviction_free_watermark(mix: LengthMix, kv_tokens: float) -> float:
+    """KV tokens that admission must leave free so that no unstable rhythm of the mix evicts: max N·(τ-1) (theory D.1).
+
+    N = x*·E[l] resident requests, τ the periods of the unstable rhythms: with a length gcd g alone it is N·(g-1). At
+    this watermark severity is 0. 0.0 where nothing is unstable; inf where even the whole memory would not be enough.
+    Raises ValueError unless kv_tokens > 0 is finite.
+    """
+    kv = check_real("kv_tokens", kv_tokens, 0.0, exclusive=True)
+    modes = critical_modes(mix)
+    unstable = modes.periods[modes.thresholds > mix.mean_prompt()]
+    needed = eviction_free_rate(mix, kv) * mix.mean_output() * (float(unstable.max(initial=1.0)) - 1.0)
+    return needed if needed < kv else math.inf
+
+
 def severity_level(value: float) -> Literal["ok", "watch", "act"]:
     """What to make of a severity: below .005 ok, above .05 act, watch between. Raises ValueError unless it is ≥ 0."""
     found = check_real("value", value, 0.0)

@@ -7,10 +7,12 @@ Q_j = (j+1)·P(l>j). A rhythm of period 2π/w crosses from unstable to stable at
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from evenflow_model._roots import smallest_modulus, zeros_inside
 from evenflow_model.lengths import FloatArray, LengthMix
 
 ComplexArray = NDArray[np.complex128]
@@ -54,6 +56,26 @@ def critical_prompt_length(mix: LengthMix) -> float:
     return max(0.0, float(_polish(mix, omega[top]).max()))
 
 
+def growth_per_lifetime(mix: LengthMix) -> float:
+    """gamma = rho^E[l]: growth of the least stable rhythm in one mean lifetime; above 1 it takes over (C.1).
+
+    rho is the largest modulus among the roots of the admission recurrence. 0.0 where no rhythm is within 0.5 of the
+    unit circle: perturbations are gone within a few iterations.
+    """
+    modulus = smallest_modulus(_admission_weights(mix))
+    return 0.0 if modulus is None else modulus ** -mix.mean_output()
+
+
+def unstable_root_count(mix: LengthMix) -> int | Literal["undecided"]:
+    """Roots of the admission recurrence outside the unit circle: the rhythms that grow (two roots each).
+
+    "undecided" where a root is so close to the circle that rounding can't tell its side, as at the critical prompt
+    length itself; `critical_prompt_length` then has the verdict. Theory C.1, C.3.
+    """
+    count = zeros_inside(_admission_weights(mix))
+    return "undecided" if count is None else count
+
+
 def critical_modes(mix: LengthMix) -> Modes:
     """All rhythms of the mix with the mean prompt length at which each becomes stable (theory C.2, D.1).
 
@@ -64,6 +86,14 @@ def critical_modes(mix: LengthMix) -> Modes:
     if (g := mix.gcd()) > 1:
         periods, thresholds = np.append(periods, float(g)), np.append(thresholds, math.inf)
     return Modes(periods, thresholds)
+
+
+def _admission_weights(mix: LengthMix) -> FloatArray:
+    """W_j = E[(l0+1+j)·1{l>j}] in tokens, j = 0..longest-1: the memory that an admission j iterations ago holds."""
+    longest = int(mix.outputs[-1])
+    steps = np.arange(1, longest + 1)
+    held: FloatArray = _survival(mix, mix.shares * mix.prompts, longest) + steps * _survival(mix, mix.shares, longest)
+    return held
 
 
 def _critical_points(mix: LengthMix) -> tuple[FloatArray, FloatArray]:
