@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec, FinishedRequest
 
 TRACES = Path(__file__).resolve().parent.parent / "examples" / "traces"
 LONG_PROMPT = 8192

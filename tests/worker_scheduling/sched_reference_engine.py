@@ -7,11 +7,12 @@ and updating are separate passes. Only keys, bucket and predictor are the produc
 from collections import Counter
 
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
 from evenflow_model.steptime import step_time_model
 from evenflow_model.volume import proxy_block_volume
 from evenflow_worker.predict import GuardedPredictor
 from evenflow_worker.scheduling import AdmissionBucket, Ordering, predicted_volume
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec, FinishedRequest, StepOutcome
+from evenflow_worker.simulated.records import StepOutcome
 
 
 class Req:
@@ -126,7 +127,7 @@ class ReferenceEngine:
     def step(self) -> StepOutcome:
         started = self.now
         self.bucket.refill()
-        if self.ordering.rekey_due(
+        if self.waiting and self.ordering.rekey_due(
             elapsed_s=self.now - self.rekeyed_s, iterations=self.steps - self.rekeyed_step, waiting=len(self.waiting)
         ):
             self.rekey()

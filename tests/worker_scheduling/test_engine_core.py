@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from evenflow_contract.worker_config import Admission, ClassPrior, Predictor, WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, RequestTooLarge
 from evenflow_model.steptime import step_time_model
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec, RequestTooLarge
 
 STOCK = WorkerConfig(
     policy="FCFS",
@@ -320,7 +320,7 @@ def test_counts_by_class_never_name_an_unlisted_one():
 def test_an_unknown_kind_of_predictor_is_a_counted_fallback():
     core = engine(replace(STOCK, predictor=Predictor("Model", "/nowhere")))
     add(core, "a", 1, 1)
-    assert core.counters.predictor_fallbacks == {"unavailable": 1}
+    assert core.predictor_fallbacks == {"unavailable": 1}
 
 
 def test_the_clock():

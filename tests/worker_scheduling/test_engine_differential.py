@@ -7,8 +7,8 @@ from dataclasses import replace
 from sched_reference_engine import ReferenceEngine
 
 from evenflow_contract.worker_config import Admission, ClassPrior, Predictor, Proxies, WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, RequestTooLarge
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec, RequestTooLarge
 
 CLASSES = ("chat", "code")
 

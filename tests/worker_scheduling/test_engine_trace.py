@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec, FinishedRequest
 
 TRACE = Path(__file__).resolve().parents[2] / "examples" / "traces" / "mooncake_conversation.csv.gz"
 CLASSES = {

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_model.fleet.records import EngineSpec
 from evenflow_worker.simulated.clock import EngineClock
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineSpec
 from evenflow_worker.simulated.runner import EngineRunner, EngineStopped, GenerationSpec, QueueFull
 
 

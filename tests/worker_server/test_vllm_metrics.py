@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from evenflow_contract import metrics as names
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_model.fleet.records import EngineRequest, EngineSpec
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, EngineSpec
 from evenflow_worker.simulated.vllm_metrics import VllmMetrics, one_two_five
 
 GAUGES = {

@@ -59,10 +59,15 @@ class AdmissionBucket:
         self._need = 1 if volume else _SCALE
         self._credit = min(self._credit, self._burst)
 
-    def refill(self, *, paused: bool = False) -> None:
-        """Once per engine iteration, before admission. A paused engine collects nothing."""
+    def refill(self, times: int = 1, *, paused: bool = False) -> None:
+        """Once per engine iteration, before admission; or for `times` of them at once. A paused engine collects
+        nothing."""
         if self._limited and not paused:
-            self._credit = min(self._credit + self._refill, self._burst)
+            self._credit = min(self._credit + times * self._refill, self._burst)
+
+    def refills_refused(self) -> int:
+        """How many refills in a row, from the next on, leave it refusing new requests while others run."""
+        return max(-(-(self._need - self._credit) // self._refill) - 1, 0) if self._limited else 0
 
     def allows(self, *, idle: bool) -> bool:
         """May one more new request enter? `idle`: nothing is running, then one always may."""

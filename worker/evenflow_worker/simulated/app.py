@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_model.fleet.records import EngineSpec
 from evenflow_worker.control.admin import AdminAccess, admin_app
 from evenflow_worker.control.config_file import ConfigFile
 from evenflow_worker.metrics import WorkerMetrics
@@ -19,7 +20,6 @@ from evenflow_worker.simulated.clock import EngineClock
 from evenflow_worker.simulated.core import EngineCore
 from evenflow_worker.simulated.lag_metrics import LagMetrics
 from evenflow_worker.simulated.options import EngineOptions
-from evenflow_worker.simulated.records import EngineSpec
 from evenflow_worker.simulated.runner import EngineRunner
 from evenflow_worker.simulated.server import ApiServer
 from evenflow_worker.simulated.vllm_metrics import VllmMetrics

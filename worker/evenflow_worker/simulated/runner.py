@@ -12,13 +12,14 @@ from dataclasses import dataclass
 
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_contract.worker_state import WorkerLengths, WorkerState
+from evenflow_model.fleet.records import EngineRequest, FinishedRequest
 from evenflow_worker.control.classes import exported_classes, listed
 from evenflow_worker.control.lengths import LengthObservations
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.metrics import EngineFigures, UsagePeaks, WorkerMetrics
 from evenflow_worker.simulated.clock import EngineClock
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import EngineRequest, FinishedRequest, StepOutcome
+from evenflow_worker.simulated.records import StepOutcome
 from evenflow_worker.simulated.vllm_metrics import VllmMetrics
 
 log = logging.getLogger(__name__)
@@ -276,6 +277,6 @@ class EngineRunner:
             evictions=counters.evictions,
             completed=counters.completed,
             waiting=core.waiting_by_class(),
-            predictor_fallbacks=counters.predictor_fallbacks,
+            predictor_fallbacks=core.predictor_fallbacks,
             kv_usage_peaks=self._peaks.peaks(now, core.kv_usage),
         )

@@ -14,6 +14,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from evenflow_contract.environment import METRICS_PATH, TRAFFIC_CLASS_HEADER
+from evenflow_model.fleet.records import FinishedRequest, RequestTooLarge
 from evenflow_worker.control.admin import metrics_handler
 from evenflow_worker.control.classes import route
 from evenflow_worker.metrics import WorkerMetrics
@@ -28,7 +29,6 @@ from evenflow_worker.simulated.openai import (
     parse_request,
     usage_of,
 )
-from evenflow_worker.simulated.records import FinishedRequest, RequestTooLarge
 from evenflow_worker.simulated.runner import EngineRunner, EngineStopped, Generation, GenerationSpec, QueueFull
 
 log = logging.getLogger(__name__)

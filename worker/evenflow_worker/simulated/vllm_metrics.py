@@ -11,9 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from evenflow_contract import metrics as names
+from evenflow_model.fleet.records import FinishedRequest
 from evenflow_worker.metrics import Buckets
 from evenflow_worker.simulated.core import EngineCore
-from evenflow_worker.simulated.records import FinishedRequest, StepOutcome
+from evenflow_worker.simulated.records import StepOutcome
 
 _ITERATION_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 _FIRST_TOKEN = (

@@ -2,13 +2,15 @@
 
 from operator import attrgetter
 
-from evenflow_worker.simulated.records import EngineRequest, FinishedRequest
+from evenflow_model.fleet.records import EngineRequest, FinishedRequest
 
 
 class Sequence:
     """Mutable state of a request: `length` is prompt plus output so far, `computed` what of it is in KV memory.
 
-    A request decodes exactly when all but its last token is computed. `capacity` is the KV tokens of its blocks.
+    A request decodes exactly when all but its last token is computed. `capacity` is the KV tokens of its blocks, the
+    first `shared` of which belong to the prefix cache. `own_prompt` is the prompt without what was cached: what counts
+    as volume.
     """
 
     __slots__ = (
@@ -24,11 +26,14 @@ class Sequence:
         "max_tokens",
         "metric",
         "output",
+        "own_prompt",
         "predicted_output",
+        "prefix",
         "prompt",
         "request_id",
         "running",
         "sequence",
+        "shared",
         "stop_length",
         "traffic_class",
         "victim_volume",
@@ -37,7 +42,9 @@ class Sequence:
     def __init__(self, request: EngineRequest, sequence: int, traffic_class: str) -> None:
         self.request_id = request.request_id
         self.traffic_class = traffic_class
-        self.prompt = request.prompt_tokens
+        self.prompt = self.own_prompt = request.prompt_tokens
+        self.prefix = request.prefix
+        self.shared = 0
         self.max_tokens = request.max_tokens
         self.stop_length = request.prompt_tokens + min(request.output_tokens, request.max_tokens)
         self.arrival_s = request.arrival_s

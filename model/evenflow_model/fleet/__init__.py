@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a pool: vLLM-like engines with block-wise KV memory, behind a router."""
