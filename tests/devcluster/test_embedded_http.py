@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from embedded_fixture import MERGE, PODS, Http, embedded, pod
 
+from evenflow_devcluster.embedded import streams
 from evenflow_devcluster.embedded.cluster import EmbeddedCluster
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.faults import Fault
@@ -509,3 +510,17 @@ async def test_a_client_that_leaves_ends_its_watch(http: Http) -> None:
             break
         await asyncio.sleep(0.01)
     assert not store.bucket("pods").listeners
+
+
+async def test_a_client_that_reads_nothing_is_cut_off(http: Http, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SEND_SECONDS", 0.05)
+    maps = "/api/v1/namespaces/default/configmaps"
+    listeners = http.cluster._api.store.bucket("configmaps").listeners
+    async with http.watch(maps):
+        for number in range(24):
+            await http.good("POST", maps, {"metadata": {"name": f"m{number}"}, "data": {"k": "x" * 900_000}})
+        for _ in range(200):
+            if not listeners:
+                break
+            await asyncio.sleep(0.02)
+        assert not listeners

@@ -37,7 +37,7 @@ class Api:
         self._twins = twins
         self._unsubscribe = [
             store.subscribe(self._clean_up),
-            Lifecycle(store, self.registry, self.writer, self._deleter).start(),
+            Lifecycle(store, self.registry, self.writer, self._deleter, clock).start(),
         ]
 
     def close(self) -> None:

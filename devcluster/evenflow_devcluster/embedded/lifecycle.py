@@ -1,27 +1,33 @@
-"""What the server's own small controllers do: namespaces and definitions that terminate, default service accounts."""
+"""What the server's own small controllers do: namespaces and definitions that terminate, default service
+accounts, old Events."""
 
 from collections.abc import Callable
+from datetime import timedelta
 
 from .controller_api import StoreEvent
 from .crds import CRDS
 from .deletion import Deleter
 from .errors import StatusError
+from .jsonvalues import Clock, timestamp
 from .registry import Registry
-from .store import Store
+from .store import Store, key_of
 from .writes import Caller, Writer
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+EVENT_LIFETIME = timedelta(hours=1)
 SYSTEM = Caller(manager="kube-controller-manager")
 
 
 class Lifecycle:
     """Acts on committed writes, in the writer's stack."""
 
-    def __init__(self, store: Store, registry: Registry, writer: Writer, deleter: Deleter) -> None:
+    def __init__(self, store: Store, registry: Registry, writer: Writer, deleter: Deleter, clock: Clock) -> None:
         self._store = store
         self._registry = registry
         self._writer = writer
         self._deleter = deleter
+        self._clock = clock
+        self._next_expiry = clock()
 
     def start(self) -> Callable[[], None]:
         unsubscribe = self._store.subscribe(self._receive)
@@ -34,6 +40,9 @@ class Lifecycle:
 
     def _receive(self, event: StoreEvent) -> None:
         metadata = event.object["metadata"]
+        if event.resource == "events" and event.type == "ADDED":
+            self._expire_events()
+            return
         terminating = "deletionTimestamp" in metadata
         if event.resource == "namespaces":
             if event.type == "ADDED":
@@ -45,6 +54,17 @@ class Lifecycle:
                 self._deleter.purge_definition(metadata["name"])
         elif event.type == "DELETED":
             self._object_gone(event.resource, metadata.get("namespace"))
+
+    def _expire_events(self) -> None:
+        """As the real server, which keeps Events for an hour; looked at once a minute, when a new one comes."""
+        now = self._clock()
+        if now < self._next_expiry:
+            return
+        self._next_expiry = now + timedelta(minutes=1)
+        oldest = timestamp(now - EVENT_LIFETIME)
+        for record in list(self._store.records("events")):
+            if record.object["metadata"]["creationTimestamp"] < oldest:
+                self._store.remove("events", key_of(record.object))
 
     def _object_gone(self, resource: str, namespace: str | None) -> None:
         if namespace:

@@ -74,7 +74,7 @@ class Store:
     of the empty store.
     """
 
-    def __init__(self, history: int = 10_000, start: int = 1) -> None:
+    def __init__(self, history: int = 5_000, start: int = 1) -> None:
         self.version = start
         self._history = history
         self._buckets: dict[str, Bucket] = {}

@@ -1,5 +1,6 @@
 """WATCH over HTTP: JSON lines, bookmarks, time limits."""
 
+import asyncio
 import random
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from .watch import OpenWatch, WatchEvent, open_watch
 
 QUEUE = 20_000
 BOOKMARK_SECONDS = 60.0
+SEND_SECONDS = 30.0
 _BATCH = 200
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
@@ -81,7 +83,7 @@ class WatchStream:
             )
         except StatusError as error:
             await response.prepare(request)
-            await response.write(self._line("ERROR", error.body()))
+            await _write(response, self._line("ERROR", error.body()))
             await response.write_eof()
             return response
         try:
@@ -89,8 +91,10 @@ class WatchStream:
             await self._run(watch, response)
             if request.transport is not None and not request.transport.is_closing():
                 await response.write_eof()
-        except ConnectionError:
-            pass  # the client left
+        except (ConnectionError, TimeoutError):
+            # The client has left, or reads nothing: what it has got so far is consistent, and it has to start again.
+            if request.transport is not None:
+                request.transport.abort()
         finally:
             watch.close()
         return response
@@ -100,31 +104,31 @@ class WatchStream:
         await self._faults.flowing(deadline - time.monotonic())
         await self._send(watch.initial, response)
         if self._options.initial_end:
-            await response.write(self._bookmark(watch.version, _INITIAL_EVENTS_END))
+            await _write(response, self._bookmark(watch.version, _INITIAL_EVENTS_END))
         bookmark_due = time.monotonic() + BOOKMARK_SECONDS
-        while not watch.watcher.ended:
-            now = time.monotonic()
-            if now >= deadline:
-                break
-            due = await watch.watcher.wait(min(deadline, bookmark_due) - now)
+        while not watch.watcher.ended and (now := time.monotonic()) < deadline:
+            await watch.watcher.wait(min(deadline, bookmark_due) - now)
             if self._faults.stalled:
                 await self._faults.flowing(max(deadline - time.monotonic(), 0))
                 continue
-            if due:
-                await self._send(watch.watcher.take(), response)
-            elif self._options.bookmarks and time.monotonic() >= bookmark_due:
-                await response.write(self._bookmark(self._api.store.version, {}))
-            if time.monotonic() >= bookmark_due:
+            bookmark = time.monotonic() >= bookmark_due
+            await self._flush(watch, response, bookmark)
+            if bookmark:
                 bookmark_due = time.monotonic() + BOOKMARK_SECONDS
-        if self._faults.stalled:
-            return
-        await self._send(watch.watcher.take(), response)
-        if self._options.bookmarks and not watch.watcher.ended:
-            await response.write(self._bookmark(self._api.store.version, {}))
+        if not self._faults.stalled:
+            await self._flush(watch, response, bookmark=True)
+
+    async def _flush(self, watch: OpenWatch, response: web.StreamResponse, bookmark: bool) -> None:
+        """Send what is due, and a bookmark behind it: of the version at which the queue was emptied, or a client
+        that resumes there would miss what came in while this was being sent."""
+        events, version = watch.watcher.take(), self._api.store.version
+        await self._send(events, response)
+        if bookmark and self._options.bookmarks and not watch.watcher.ended:
+            await _write(response, self._bookmark(version, {}))
 
     async def _send(self, events: list[WatchEvent], response: web.StreamResponse) -> None:
         for start in range(0, len(events), _BATCH):
-            await response.write(b"".join(self._event(event) for event in events[start : start + _BATCH]))
+            await _write(response, b"".join(self._event(event) for event in events[start : start + _BATCH]))
 
     def _event(self, event: WatchEvent) -> bytes:
         record = self._api.viewed(self._target.resource, event.record)
@@ -160,3 +164,9 @@ class WatchStream:
 
     def _line(self, kind: str, obj: Object) -> bytes:
         return encoded({"type": kind, "object": obj}) + b"\n"
+
+
+async def _write(response: web.StreamResponse, data: bytes) -> None:
+    """Raises TimeoutError if the client takes nothing for `SEND_SECONDS`."""
+    async with asyncio.timeout(SEND_SECONDS):
+        await response.write(data)
