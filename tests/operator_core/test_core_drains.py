@@ -179,6 +179,19 @@ def test_a_revision_that_does_not_start_stops_the_rollout_and_says_so() -> None:
     assert condition(cluster, "Progressing")["reason"] == "RolloutStuck"
 
 
+def test_a_revision_that_takes_half_an_hour_counts_as_broken() -> None:
+    cluster = ready_cluster(replicas=2)
+    cluster.change(model={"name": "slow/model"}, rollout={"maxUnavailable": 2})
+    cluster.decide()
+    cluster.broken = {cluster.status["currentRevision"]}
+    cluster.engines[cluster.by_slot()[1][0].uid].running = 1
+    cluster.run(10)
+    assert condition(cluster, "Progressing")["reason"] == "RollingOut"
+    cluster.tick(1801)
+    cluster.decide()
+    assert condition(cluster, "Progressing")["reason"] == "RolloutStuck"
+
+
 def test_unhealthy_pods_of_the_old_revision_are_replaced_first() -> None:
     cluster = ready_cluster(replicas=3)
     sick = cluster.by_slot()[2][0]

@@ -18,6 +18,9 @@ from evenflow_operator.core.survey import Situation
 SETTLE_SECONDS = 3.0
 """Endpoint changes take up to 2 s to reach every client: an engine that looks idle earlier may still get a request."""
 
+STUCK_SECONDS = 1800.0
+"""A new revision that takes longer to load than this is taken for broken."""
+
 CRASHED = frozenset(
     {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerError"}
 )
@@ -136,8 +139,12 @@ def _stuck(situation: Situation) -> str | None:
     if all(pod.revision == situation.revision for pod in situation.filling.values()):
         return None
     for slot, pod in situation.filling.items():
-        if pod.revision == situation.revision and not pod.ready and pod.waiting_reason in CRASHED:
+        if pod.revision != situation.revision or pod.ready:
+            continue
+        if pod.waiting_reason in CRASHED:
             return f"slot {slot}: {pod.name} of the new revision doesn't start ({pod.waiting_reason})"
+        if situation.now - pod.created_at > STUCK_SECONDS:
+            return f"slot {slot}: {pod.name} of the new revision isn't ready after {STUCK_SECONDS / 60:.0f} minutes"
     return None
 
 

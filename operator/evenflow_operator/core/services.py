@@ -41,19 +41,25 @@ def services(situation: Situation) -> ServicePlan:
         if view is None:
             commands.append(PutService(_manifest(situation, name, traffic_class)))
             message = f"create Service {name} for class {traffic_class}"
-            decisions.append(decision(DecisionType.CREATE_SERVICE, DecisionReason.SERVICE_MISSING, message, service=name))
+            decisions.append(
+                decision(DecisionType.CREATE_SERVICE, DecisionReason.SERVICE_MISSING, message, service=name)
+            )
         elif view.owner_uid != snapshot.uid:
             conflicts.append(name)
         elif _drifted(situation, view, traffic_class):
             manifest = _manifest(situation, name, traffic_class)
             commands.append(PutService(manifest, view.uid, view.resource_version))
             message = f"restore selector and ports of Service {name}"
-            decisions.append(decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name))
+            decisions.append(
+                decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
+            )
     for view in snapshot.services:
         if view.owner_uid == snapshot.uid and view.name not in wanted:
             commands.append(DeleteService(view.name, view.uid))
             message = f"delete Service {view.name}: class {view.traffic_class} is gone"
-            decisions.append(decision(DecisionType.DELETE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=view.name))
+            decisions.append(
+                decision(DecisionType.DELETE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=view.name)
+            )
     return ServicePlan(tuple(commands), tuple(decisions), tuple(conflicts))
 
 

@@ -8,7 +8,9 @@ from evenflow_operator.core.snapshot import PodView, Snapshot
 
 STALL_SAMPLES = 3
 STALL_INTERVALS = 3
-"""An engine is stalled after so many metric intervals, and samples, without an iteration while requests wait."""
+STALL_SECONDS = 15.0
+"""An engine is stalled after so many metric intervals and samples, and so long, without an iteration while requests
+wait: a long prefill or a busy computer is no stall."""
 
 
 def renewed_progress(snapshot: Snapshot, pods: Iterable[PodView], interval: float) -> dict[str, Progress]:
@@ -36,6 +38,6 @@ def _renewed(snapshot: Snapshot, pod: PodView, before: Progress | None, interval
     if before is None or count != before.iterations or waiting == 0:
         return Progress(count, at, at, 1)
     samples = before.samples + 1
-    long_enough = at - before.since >= STALL_INTERVALS * interval
+    long_enough = at - before.since >= max(STALL_SECONDS, STALL_INTERVALS * interval)
     stalled = before.stalled or (samples > STALL_SAMPLES and long_enough)
     return Progress(count, before.since, at, samples, stalled)
