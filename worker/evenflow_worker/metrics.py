@@ -87,7 +87,7 @@ class UsagePeaks:
         """Per window: the peak, at least the usage `current` that holds right now."""
         found: dict[int, float] = {}
         for window in self._windows:
-            inside = (usage for when, usage in self._samples if when >= now - window)
+            inside = (usage for when, usage in tuple(self._samples) if when >= now - window)
             found[window] = max(next(inside, current), current)
         return found
 

@@ -6,6 +6,7 @@ from collections import Counter
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_worker.predict.class_prior import ClassPriorPredictor
 from evenflow_worker.predict.protocol import Predictor
+from evenflow_worker.predict.quantile import QuantilePredictor
 
 UNAVAILABLE = "unavailable"
 """The config names a kind of predictor that this engine doesn't have."""
@@ -15,18 +16,27 @@ INVALID = "invalid"
 
 
 class GuardedPredictor:
-    """Asks `preferred` if there is one and falls back to the class prior, counting each fallback by its reason."""
+    """Answers at once: the kind that the config names if it is one that takes microseconds, else the class prior.
 
-    def __init__(self, preferred: Predictor | None, fallbacks: Counter[str]) -> None:
+    `preferred` replaces the config's choice. Each fallback to the class prior is counted by its reason. With
+    `models_beside` a trained model is asked elsewhere, so that its absence here is no fallback.
+    """
+
+    def __init__(self, preferred: Predictor | None, fallbacks: Counter[str], *, models_beside: bool = False) -> None:
+        self._given = preferred
         self._preferred = preferred
         self._fallbacks = fallbacks
+        self._models_beside = models_beside
         self._priors = ClassPriorPredictor()
+        self._quantile = QuantilePredictor(self._priors)
         self._missing = False
 
     def configure(self, config: WorkerConfig) -> None:
         """Take new priors, classes and kind live."""
         self._priors.configure(config.class_priors, config.classes)
-        self._missing = self._preferred is None and config.predictor.type != "ClassPrior"
+        kind = config.predictor.type
+        self._preferred = self._given or (self._quantile if kind == "Quantile" else None)
+        self._missing = self._preferred is None and kind == "Model" and not self._models_beside
 
     def predict(self, traffic_class: str, prompt_tokens: int) -> float:
         """See Predictor; never raises."""
@@ -45,10 +55,11 @@ class GuardedPredictor:
         return self._priors.predict(traffic_class, prompt_tokens)
 
     def observe(self, traffic_class: str, prompt_tokens: int, output_tokens: int) -> None:
-        """See Predictor; never raises. The class prior learns too, to be ready as the fallback."""
+        """See Predictor; never raises. Prior and quantiles always learn, to be ready when they are asked."""
         self._priors.observe(traffic_class, prompt_tokens, output_tokens)
-        if self._preferred is not None:
+        self._quantile.observe(traffic_class, prompt_tokens, output_tokens)
+        if self._given is not None:
             try:
-                self._preferred.observe(traffic_class, prompt_tokens, output_tokens)
+                self._given.observe(traffic_class, prompt_tokens, output_tokens)
             except Exception:
                 self._fallbacks[ERROR] += 1
