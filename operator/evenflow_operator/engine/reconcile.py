@@ -7,20 +7,20 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenflow_operator.api.conditions import DegradedReason
 from evenflow_operator.api.enums import DecisionType
-from evenflow_operator.core.decisions import SLOTS_INPUT
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import Command, CreatePod, Decision, PatchPod, Plan
+from evenflow_operator.core.plan import CreatePod, Decision, Plan
 from evenflow_operator.core.snapshot import PodView, Snapshot
-from evenflow_operator.engine.act import Actor, Failure, Outcome
+from evenflow_operator.engine.act import Actor, Outcome
 from evenflow_operator.engine.cache import Cache
 from evenflow_operator.engine.expectations import Expectations
 from evenflow_operator.engine.push import Pusher
 from evenflow_operator.engine.readings import Readings
+from evenflow_operator.engine.settle import settle_plan
 from evenflow_operator.engine.workqueue import Retry, WorkQueue
 from evenflow_operator.ports import ApiError, Clock, Cluster, Events, Key, PoolRecord
 from evenflow_operator.telemetry import Telemetry
@@ -127,7 +127,9 @@ class Reconciler:
             raise Retry("the pool changed while it was decided about", after=0.0)
         outcome = await self._actor.act(record, plan.commands)
         self._note_refusals(pool, outcome)
-        pool.memory, status, decisions = settle_plan(plan, pool.memory, outcome.failures)
+        done = {id(command) for command in outcome.done}
+        undone = [command for command in plan.commands if id(command) not in done]
+        pool.memory, status, decisions = settle_plan(plan, pool.memory, undone)
         self._report(record, decisions, outcome)
         if status is not None:
             await self._write_status(record, pool, status)
@@ -240,54 +242,3 @@ class Reconciler:
         self._readings.forget(key)
         self._expectations.reset(key)
         self._queue.forget(key)
-
-
-def settle_plan(
-    plan: Plan, before: PoolMemory, failures: Sequence[Failure]
-) -> tuple[PoolMemory, Mapping[str, Any] | None, tuple[Decision, ...]]:
-    """Memory, status and decisions of a plan of which some commands failed: what was not done is neither kept nor told.
-
-    A cap that could not be written starts again from the state before; decisions whose every command failed are
-    taken out of the record.
-    """
-    undone = [failure.command for failure in failures]
-    if not undone:
-        return plan.memory, plan.status, plan.decisions
-    lost = tuple(decision for decision in plan.decisions if _only_of(decision, undone, plan.commands))
-    if not lost and not any(isinstance(command, PatchPod) for command in undone):
-        return plan.memory, plan.status, plan.decisions
-    caps = dict(plan.memory.caps)
-    for command in undone:
-        if isinstance(command, PatchPod):
-            caps.pop(command.uid, None)
-            if command.uid in before.caps:
-                caps[command.uid] = before.caps[command.uid]
-    memory = replace(plan.memory, caps=caps)
-    if lost:
-        gone = {(one.type, one.reason, one.message) for one in lost}
-        new = len(plan.decisions)
-        kept = [
-            *memory.decisions[: len(memory.decisions) - new],
-            *(one for one in memory.decisions[-new:] if (one["type"], one["reason"], one["message"]) not in gone),
-        ]
-        memory = replace(memory, decisions=tuple(kept))
-    status = plan.status
-    if status is not None and lost:
-        status = {**status, "decisions": list(memory.decisions)}
-        memory = replace(memory, written_status=status)
-    return memory, status, tuple(decision for decision in plan.decisions if decision not in lost)
-
-
-def _only_of(decision: Decision, undone: Sequence[Command], commands: Sequence[Command]) -> bool:
-    """Whether the decision stands for commands, all of which failed."""
-    own = [command for command in commands if _stands_for(decision, command)]
-    return bool(own) and all(any(command is other for other in undone) for command in own)
-
-
-def _stands_for(decision: Decision, command: Command) -> bool:
-    own: Decision | None = getattr(command, "decision", None)
-    if own is None or (own.type, own.reason) != (decision.type, decision.reason):
-        return False
-    if own.slot is None or own == decision:
-        return own == decision
-    return str(own.slot) in decision.inputs.get(SLOTS_INPUT, str(decision.slot)).split(",")
