@@ -1,4 +1,8 @@
-"""Least outstanding requests first, counted per pod over all Services; ties go round. Pure."""
+"""Least outstanding requests first, counted per pod over all Services. Pure.
+
+Ties go to the first in the given order: routing then depends on the load alone, and a replay repeats as well as timing
+allows. Going round in turn would make one request more or fewer shift every later choice.
+"""
 
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,20 +15,14 @@ class Balancer:
 
     def __init__(self) -> None:
         self._outstanding: dict[Endpoint, int] = {}
-        self._turn = 0
 
     def outstanding(self, endpoint: Endpoint) -> int:
         return self._outstanding.get(endpoint, 0)
 
     def choose(self, endpoints: Sequence[Endpoint], avoid: Collection[Endpoint] = ()) -> Endpoint | None:
-        """The least busy endpoint outside `avoid`; of several, each in turn. None when there is none."""
+        """The least busy endpoint outside `avoid`, the first of several. None when there is none."""
         allowed = [endpoint for endpoint in endpoints if endpoint not in avoid]
-        if not allowed:
-            return None
-        least = min(self.outstanding(endpoint) for endpoint in allowed)
-        equal = [endpoint for endpoint in allowed if self.outstanding(endpoint) == least]
-        self._turn += 1
-        return equal[self._turn % len(equal)]
+        return min(allowed, key=self.outstanding, default=None)
 
     @contextmanager
     def holding(self, endpoint: Endpoint) -> Iterator[None]:
