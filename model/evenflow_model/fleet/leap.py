@@ -26,6 +26,8 @@ class Leap:
 
     def steps_started_before(self, seconds: float) -> int:
         """How many of the iterations start earlier than so many seconds from now."""
+        if seconds <= 0.0:
+            return 0
         if self.seconds(self.steps - 1) < seconds:
             return self.steps
         return 1 + _largest(self.steps - 2, lambda steps: self.seconds(steps) < seconds)
