@@ -86,6 +86,8 @@ def _newton(weights: FloatArray) -> float | None:
 def _converge(weights: FloatArray, start: ComplexArray) -> ComplexArray:
     """The zeros that clamped Newton iterations from `start` reach; those that don't converge are left out."""
     stage = np.arange(len(weights))
+    # Roots are 2π/length apart or so: a longer step would land next to another one.
+    longest_step = min(_STEP, 1.0 / len(weights))
     found: list[ComplexArray] = []
     u = start
     for _ in range(25):
@@ -95,7 +97,7 @@ def _converge(weights: FloatArray, start: ComplexArray) -> ComplexArray:
         # Convergence is quadratic: the step after one this short is below rounding.
         settled = np.abs(step) < 1e-9
         found.append((u - step)[settled])
-        step *= np.minimum(1.0, _STEP / np.maximum(np.abs(step), 1e-300))
+        step *= np.minimum(1.0, longest_step / np.maximum(np.abs(step), 1e-300))
         u = (u - step)[~settled]
         if not u.size:
             break

@@ -106,6 +106,34 @@ class LengthMix:
             rows += [(weight * m, prompt, n) for n, m in zip(kept.tolist(), shares.tolist(), strict=True)]
         return cls(rows)
 
+    @classmethod
+    def from_lengths(cls, prompts: Sequence[int], outputs: Sequence[int]) -> Self:
+        """Mix of observed requests, one prompt and one output in tokens each, as a trace has them.
+
+        Requests of equal output share their mean prompt, which leaves mean volume and severity as they are. With more
+        than 2,000 distinct outputs the rarest are merged with their neighbours. Raises ValueError naming the request.
+        """
+        if len(prompts) != len(outputs) or not len(outputs):
+            raise ValueError(
+                f"prompts and outputs must be equally many, at least one, found {len(prompts)} and {len(outputs)}: "
+                "pass one of each per request"
+            )
+        held = np.zeros(1 + max(check_int(f"outputs[{i}]", o, 1, MAX_TOKENS) for i, o in enumerate(outputs)))
+        count = np.zeros_like(held)
+        for index, (prompt, output) in enumerate(zip(prompts, outputs, strict=True)):
+            count[output] += 1.0
+            held[output] += check_int(f"prompts[{index}]", prompt, 0, MAX_TOKENS) * float(output)
+        present = np.flatnonzero(count)
+        kept, shares = coarsen(present, count[present] / len(outputs), MAX_LENGTHS)
+        kept_lengths = np.sort(kept)
+        # Each observed output belongs to the kept one nearest to it; prompts are weighed so that E[s·o] stays.
+        middles = 0.5 * (kept_lengths[:-1] + kept_lengths[1:])
+        owner = np.searchsorted(middles, present)
+        tokens = np.bincount(owner, weights=count[present], minlength=len(kept)) * kept_lengths
+        product = np.bincount(owner, weights=held[present], minlength=len(kept))
+        by_length = dict(zip(kept_lengths.tolist(), (product / np.maximum(tokens, 1.0)).tolist(), strict=True))
+        return cls((share, by_length[o], o) for o, share in zip(kept.tolist(), shares.tolist(), strict=True))
+
     def gcd(self) -> int:
         """Greatest common divisor of the output lengths with a non-negligible share (at least 1e-6), in tokens."""
         frequent = self.outputs[self.shares >= NEGLIGIBLE_SHARE]
@@ -138,6 +166,56 @@ class LengthMix:
         capped = np.minimum(self.outputs, limit)
         return LengthMix(zip(self.shares.tolist(), self.prompts.tolist(), capped.tolist(), strict=True))
 
+    def trimmed(self, tokens: Mapping[int, int]) -> "LengthMix":
+        """The mix with so many tokens taken off each output length named, {output: tokens}; others stay.
+
+        Raises ValueError for a length the mix doesn't have, or one that would fall below 1 token.
+        """
+        outputs = self.outputs.copy()
+        for length, less in tokens.items():
+            here = self.outputs == check_int("tokens' output", length, 1)
+            if not here.any():
+                raise ValueError(f"tokens names output {length}, which the mix doesn't have: pass one of its outputs")
+            outputs[here] = length - check_int(f"tokens[{length}]", less, 0, length - 1)
+        return LengthMix(zip(self.shares.tolist(), self.prompts.tolist(), outputs.tolist(), strict=True))
+
+    def jittered(self, share: float) -> "LengthMix":
+        """The mix with every output l spread evenly over round((1-share)·l) … round((1+share)·l) tokens.
+
+        Raises ValueError unless 0 ≤ share < 1, or where an output would exceed a million tokens.
+        """
+        reach = _check_below_one("share", share)
+        lows = np.maximum(1, np.rint(self.outputs * (1.0 - reach)).astype(np.int64))
+        return self._spread(lows, np.rint(self.outputs * (1.0 + reach)).astype(np.int64))
+
+    def random_capped(self, width: float) -> "LengthMix":
+        """The mix when every request draws its max_tokens evenly from round((1-width)·l) … l, l its output (D.2).
+
+        Raises ValueError unless 0 ≤ width < 1.
+        """
+        reach = _check_below_one("width", width)
+        return self._spread(np.maximum(1, np.rint(self.outputs * (1.0 - reach)).astype(np.int64)), self.outputs)
+
+    def _spread(self, lows: IntArray, highs: IntArray) -> "LengthMix":
+        """Every output evenly over low … high; outputs that come to be equal share their mean prompt."""
+        longest = check_int("longest output", int(highs.max()), 1, MAX_TOKENS)
+        each = self.shares / (highs - lows + 1)
+        mass = np.zeros(longest + 2)
+        held = np.zeros(longest + 2)
+        for into, weights in ((mass, each), (held, each * self.prompts)):
+            np.add.at(into, lows, weights)
+            np.add.at(into, highs + 1, -weights)
+        reached = np.zeros(longest + 2, dtype=np.int64)
+        np.add.at(reached, lows, 1)
+        np.add.at(reached, highs + 1, -1)
+        # Where nothing ends up the running sums leave rounding errors: the counts say exactly where that is.
+        outputs = np.flatnonzero(np.cumsum(reached))
+        shares = np.maximum(np.cumsum(mass)[outputs], 0.0)
+        means = np.maximum(np.cumsum(held)[outputs], 0.0) / np.maximum(shares, 1e-300)
+        prompts = np.clip(means, self.prompts.min(), self.prompts.max())
+        rows = zip(shares.tolist(), prompts.tolist(), outputs.tolist(), strict=True)
+        return LengthMix(row for row in rows if row[0] > 0.0)
+
     def __repr__(self) -> str:
         rows = zip(self.shares.tolist(), self.prompts.tolist(), self.outputs.tolist(), strict=True)
         shown = ", ".join(f"({share:.4g}, {prompt:g}, {output})" for share, prompt, output in islice(rows, 6))
@@ -161,6 +239,13 @@ class LengthMix:
             array.setflags(write=False)
             object.__setattr__(self, name, array)
         object.__setattr__(self, "_key", shares.tobytes() + prompts.tobytes() + outputs.tobytes())
+
+
+def _check_below_one(name: str, value: float) -> float:
+    found = check_real(name, value, 0.0)
+    if found >= 1.0:
+        raise ValueError(f"{name} must be below 1, found {found:g}: pass a share, .1 for ten percent")
+    return found
 
 
 def _blocks(tokens: FloatArray, block_size: int) -> FloatArray:
