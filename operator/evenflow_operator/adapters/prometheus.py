@@ -196,10 +196,10 @@ class PrometheusMetrics:
             raise _Unavailable(f"no answer within {sum(self._timeouts):g} s") from error
         except PrometheusApiClientException as error:
             raise _Unavailable(str(error)[:200]) from error
-        except (requests.RequestException, OSError) as error:
-            raise _Unavailable(type(error).__name__) from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (requests.JSONDecodeError, KeyError, TypeError) as error:
             raise _Unavailable(f"the answer is not Prometheus's ({type(error).__name__})") from error
+        except (requests.RequestException, OSError, ValueError) as error:
+            raise _Unavailable(type(error).__name__) from error
         if not isinstance(result, list):
             raise _Unavailable("the answer is no vector")
         return result
@@ -208,7 +208,9 @@ class PrometheusMetrics:
         """One per thread: its HTTP connection isn't guaranteed to be thread-safe."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = PrometheusConnect(self._url, retry=Retry(total=0), auth=self._auth, timeout=self._timeouts)
+            # read=False: or else a time-out would come disguised as "max retries exceeded".
+            retry = Retry(total=0, read=False)
+            connection = PrometheusConnect(self._url, retry=retry, auth=self._auth, timeout=self._timeouts)
             self._local.connection = connection
         return connection
 
