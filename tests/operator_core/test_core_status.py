@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from core_toy_cluster import CACHE, CHAT, CODE, ToyCluster, ready_cluster, spec_of
 
+from evenflow_contract.worker_config import Admission
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.status import LLMServingPoolStatus
@@ -190,6 +191,22 @@ def test_advisory_decides_and_shows_but_touches_nothing() -> None:
     assert any(record["type"] == "CreatePod" for record in cluster.status["decisions"])
     cluster.tick()
     assert cluster.decide().decisions == (), "the same advice is given once"
+    for number in range(30):
+        cluster.change(scheduling={"agingSeconds": number})
+        assert cluster.decide().decisions == (), "no pods, so nothing new to advise"
+
+
+def test_advice_that_no_longer_fits_the_record_is_not_repeated() -> None:
+    cluster = ready_cluster(replicas=24)
+    for number, pod in enumerate(list(cluster.pods.values())):
+        assert pod.worker_config is not None
+        cap = Admission("Limited", "Volume", 0.5 + number / 100, 0.05)
+        cluster.pods[pod.name] = replace(pod, worker_config=replace(pod.worker_config, admission=cap))
+    cluster.memory = replace(cluster.memory, caps={})
+    cluster.change(mode="Advisory", admission={"mode": "Fixed", "capMicro": 2_000_000})
+    assert len(cluster.decide().decisions) > 20
+    assert cluster.decide().decisions == ()
+    assert cluster.decide().decisions == ()
 
 
 def test_paused_counts_and_reports_but_decides_nothing() -> None:

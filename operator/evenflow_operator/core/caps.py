@@ -26,6 +26,9 @@ ACT_ABOVE = 0.05
 """Severity (theory D.1) of tiers; below OK_BELOW lengths are wide, between the two it is judged case by case."""
 TIGHT_START = 1.0
 LOOSE_START = 2.5
+TIGHTEST = 0.5
+LOOSEST = 2.5
+"""Bounds of the cap in multiples of x* (theory D.3)."""
 WIDE_WATERMARK = 0.05
 TIER_WATERMARK = 0.01
 ALPHA = 0.06
@@ -69,6 +72,9 @@ def admission_for(
     present = pod.worker_config.admission if pod is not None and pod.worker_config is not None else None
     if warming and present is not None and present.mode == "Limited" and present.unit == unit:
         return CapOutcome(replace(present, watermark=_share(given, present.watermark)))
+    if figures is None and control.unit is AdmissionUnit.REQUESTS:
+        # Nothing is known of the lengths, so there is no x* to be a multiple of.
+        return CapOutcome(Admission("Off", unit, None, _share(given, WIDE_WATERMARK)))
     severity = 0.0 if figures is None else figures.severity
     scale = 1.0 if control.unit is AdmissionUnit.VOLUME or figures is None else figures.rate
     state = _started(snapshot.memory, spec, slot, pod, severity, scale)
@@ -114,8 +120,7 @@ def _started(
     cap, wide = start_for(severity), starts_wide(severity)
     written = pod.worker_config.admission if pod is not None and pod.worker_config is not None else None
     if written is not None and written.per_iteration is not None and written.unit == spec.admission.unit.value:
-        bounds = AimdSettings(nominal=1.0, gap=0.0, cooldown=0)
-        cap = min(bounds.high, max(bounds.low, written.per_iteration / scale))
+        cap = min(LOOSEST, max(TIGHTEST, written.per_iteration / scale))
         if spec.admission.watermark_percent is None:
             wide = written.watermark > math.sqrt(WIDE_WATERMARK * TIER_WATERMARK)
     return CapState(AimdState(cap), wide=wide, raised_at=_last_raise(memory, slot))
@@ -141,6 +146,8 @@ def _stepped(
         nominal=1.0,
         gap=GAP_INTERVALS * float(interval),
         cooldown=_cooldown(state.iterations, now_iterations, figures),
+        low=TIGHTEST,
+        high=LOOSEST,
         alpha=ALPHA,
     )
     aimd, reason = aimd_step(state.aimd, _sample(reading), settings)
@@ -169,7 +176,7 @@ def _written(
     if written is None or written.per_iteration is None or written.unit != spec.admission.unit.value:
         return wanted, False
     old = written.per_iteration
-    within_bounds = spec.admission.unit is AdmissionUnit.REQUESTS or 0.5 <= old <= 2.5
+    within_bounds = spec.admission.unit is AdmissionUnit.REQUESTS or TIGHTEST <= old <= LOOSEST
     if within_bounds and abs(wanted - old) < WRITE_STEP * old:
         return old, False
     if wanted > old:

@@ -9,7 +9,7 @@ from evenflow_operator.api.enums import Mode
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.caps import CapOutcome, admission_for
 from evenflow_operator.core.config import base_config, slot_config
-from evenflow_operator.core.decisions import merged, proposed, recorded, unrecorded
+from evenflow_operator.core.decisions import identity, merged, proposed, recorded, unadvised
 from evenflow_operator.core.drains import Drains, drains
 from evenflow_operator.core.lengths import observe
 from evenflow_operator.core.memory import PoolMemory
@@ -48,9 +48,11 @@ def decide(snapshot: Snapshot, cache: SeverityCache) -> Plan:
         outcome = replace(outcome, commands=(), decisions=())
         return _plan(situation, outcome, situation.snapshot.memory)
     if spec.mode is Mode.ADVISORY:
-        told = unrecorded(snapshot.memory.decisions, proposed(outcome.decisions))
+        advice = proposed(outcome.decisions)
+        told = unadvised(snapshot.memory.decisions, snapshot.memory.advised, advice)
         outcome = replace(outcome, commands=(), decisions=told)
-        return _plan(situation, outcome, _remember_advice(situation, outcome))
+        memory = replace(_remember_advice(situation, outcome), advised=frozenset(map(identity, advice)))
+        return _plan(situation, outcome, memory)
     return _plan(situation, outcome, _remember(situation, outcome))
 
 

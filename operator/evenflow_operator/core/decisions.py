@@ -55,10 +55,17 @@ def proposed(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
     return tuple(replace(one, message=f"would: {one.message}") for one in decisions)
 
 
-def unrecorded(recorded: Sequence[Mapping[str, Any]], decisions: Iterable[Decision]) -> tuple[Decision, ...]:
-    """Those that aren't among the recorded ones yet: Advisory mode comes to the same decision again and again."""
-    known = {(record["type"], record["reason"], record.get("message", "")) for record in recorded}
-    return tuple(one for one in decisions if (one.type, one.reason, one.message[:MAX_MESSAGE]) not in known)
+def identity(one: Decision) -> tuple[str, str, str]:
+    """What makes a decision news: its figures alone don't."""
+    return one.type, one.reason, one.message[:MAX_MESSAGE]
+
+
+def unadvised(
+    recorded: Sequence[Mapping[str, Any]], advised: frozenset[tuple[str, str, str]], decisions: Iterable[Decision]
+) -> tuple[Decision, ...]:
+    """Advice that was neither recorded nor given in the last pass: Advisory mode comes to the same again and again."""
+    known = {(record["type"], record["reason"], record.get("message", "")) for record in recorded} | advised
+    return tuple(one for one in decisions if identity(one) not in known)
 
 
 def recorded(

@@ -54,8 +54,9 @@ class Rates:
     began_at: float
     evictions: float
     completed: float
-    recomputed: float
-    generated: float
+    recomputed: float | None
+    generated: float | None
+    """None where the engine has no such series."""
     seen_at: float
     evicted: float | None = None
     """Evictions, completions, recomputed and generated tokens within the last whole window; None before its end."""
@@ -93,6 +94,8 @@ class PoolMemory:
     observed_at: float = 0.0
     decisions: tuple[Mapping[str, Any], ...] = ()
     """The last decisions as `status.decisions` has them, oldest first."""
+    advised: frozenset[tuple[str, str, str]] = frozenset()
+    """Type, reason and message of what Advisory mode came to in the last pass: advice is given once."""
     conditions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Per condition type: status and lastTransitionTime."""
     written_status: Mapping[str, Any] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Evictions and recomputed tokens per engine, over whole windows of about a minute."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from evenflow_operator.core.engine_facts import counters_of, finite
 from evenflow_operator.core.memory import Rates
@@ -23,38 +24,31 @@ def renewed_rates(snapshot: Snapshot, pods: Iterable[PodView]) -> dict[str, Rate
 def _renewed(snapshot: Snapshot, pod: PodView, before: Rates | None) -> Rates | None:
     reading = snapshot.readings.get(pod.uid)
     counters = counters_of(reading)
-    figures = [
-        finite(counters.evictions),
-        finite(counters.completed),
-        finite(counters.recomputed_tokens),
-        finite(counters.generated_tokens),
-    ]
-    known = [figure for figure in figures if figure is not None]
-    if reading is None or len(known) < len(figures):
+    evictions, completed = finite(counters.evictions), finite(counters.completed)
+    if reading is None or evictions is None or completed is None:
         return before
-    evictions, completed, recomputed, generated = known
+    recomputed, generated = finite(counters.recomputed_tokens), finite(counters.generated_tokens)
     at = reading.taken_at
     fresh = Rates(at, evictions, completed, recomputed, generated, at)
     if before is None:
         return fresh
     if at <= before.seen_at:
         return before
-    if evictions < before.evictions or completed < before.completed or generated < before.generated:
+    if evictions < before.evictions or completed < before.completed:
         return fresh
     if at - before.began_at < WINDOW_SECONDS:
         return before
-    return Rates(
-        began_at=at,
-        evictions=evictions,
-        completed=completed,
-        recomputed=recomputed,
-        generated=generated,
-        seen_at=at,
+    return replace(
+        fresh,
         evicted=evictions - before.evictions,
         finished=completed - before.completed,
-        recomputed_tokens=max(0.0, recomputed - before.recomputed),
-        generated_tokens=generated - before.generated,
+        recomputed_tokens=_increase(before.recomputed, recomputed),
+        generated_tokens=_increase(before.generated, generated),
     )
+
+
+def _increase(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None or after < before else after - before
 
 
 def per_thousand(part: float | None, whole: float | None) -> int | None:
