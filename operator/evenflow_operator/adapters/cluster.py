@@ -14,9 +14,11 @@ from evenflow_operator.adapters.kube import (
     KubeClient,
 )
 from evenflow_operator.api.names import GROUP, PLURAL, VERSION
+from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PoolRecord, Record
 
+STATUS_FIELDS = tuple(field.alias or name for name, field in LLMServingPoolStatus.model_fields.items())
 METADATA_ONLY = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 PAGE = 500
 
@@ -61,7 +63,8 @@ class KubeCluster:
         return record, status if isinstance(status, Mapping) else {}
 
     async def patch_pool_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        body = {"metadata": {"uid": uid}, "status": dict(status)}
+        # A merge patch leaves what it doesn't name: figures that are no longer known must go.
+        body = {"metadata": {"uid": uid}, "status": {**dict.fromkeys(STATUS_FIELDS), **status}}
         await self._client.request(
             "PATCH", _path("pools", namespace, name, "status"), body=body, content_type=MERGE_PATCH
         )

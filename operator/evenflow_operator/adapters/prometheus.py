@@ -134,9 +134,10 @@ class PrometheusMetrics:
         self._fetched_at = self._clock.monotonic()
 
     async def _fetch(self) -> Mapping[PodKey, _Series]:
-        values, ages, admin_ages = await asyncio.gather(
-            *(self._ask(text) for text in (self._values_query(), *self._age_queries()))
-        )
+        queries = (self._values_query(), *self._age_queries())
+        # All of them end before the first failure is told: or else the next refresh would run beside this one's rest.
+        answers = await asyncio.gather(*(self._ask(text) for text in queries), return_exceptions=True)
+        values, ages, admin_ages = (_raised(answer) for answer in answers)
         series: dict[PodKey, _Series] = {}
         for row in values:
             labels, value = _labels_and_value(row)
@@ -217,6 +218,12 @@ class PrometheusMetrics:
 
 class _Unavailable(Exception):
     """Prometheus gave no usable answer; the message says why."""
+
+
+def _raised(answer: list[Any] | BaseException) -> list[Any]:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _labels_and_value(row: Any) -> tuple[Mapping[str, str], float]:
