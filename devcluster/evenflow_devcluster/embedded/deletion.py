@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from .changes import releasable
 from .crds import CLEANUP_FINALIZER, CRDS
 from .errors import StatusError, bad_request, conflict, forbidden, not_found
 from .jsonvalues import Clock, Object, dig, timestamp
@@ -13,7 +14,6 @@ from .resources import Resource
 from .schema import builtin
 from .store import Key, Store, key_of
 from .validation import validate
-from .writes import releasable
 
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 _PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")

@@ -82,17 +82,8 @@ class Schema:
         return raw
 
     @property
-    def is_object(self) -> bool:
-        return self.type == "object"
-
-    @property
     def property_names(self) -> Mapping[str, Any]:
         return self._properties
-
-    @property
-    def open_map(self) -> bool:
-        """A map with free keys (labels), not a struct."""
-        return self._additional is not None
 
     @property
     def free_form(self) -> bool:

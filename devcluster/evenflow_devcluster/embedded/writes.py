@@ -2,12 +2,13 @@
 
 import random
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from . import managed as ownership
 from .apply import apply
+from .changes import finalizer_errors, releasable, same_object, same_owners, specified, unwritten
 from .errors import (
     FieldError,
     already_exists,
@@ -33,7 +34,6 @@ _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "name", "namespace",
 )  # fmt: skip
 _UPDATE_NEEDS_VERSION = frozenset({"leases.coordination.k8s.io", "customresourcedefinitions.apiextensions.k8s.io"})
-_GENERATION_BLIND = frozenset({"apiVersion", "kind", "metadata", "status"})
 
 
 def _ignore(_: str) -> None:
@@ -100,7 +100,7 @@ class Writer:
         if errors:
             raise invalid(resource.kind, resource.group, name, errors[:MAX_ERRORS])
         owner = owner or Owner(caller.manager, UPDATE)
-        fields = field_values(obj, resource.schema, skip=_skipped(resource, obj, ""))
+        fields = field_values(obj, resource.schema, skip=unwritten(resource, obj, ""))
         if owner.operation == UPDATE:
             managed = ownership.after_update({}, owner, {}, fields, resource.api_version, now)
             metadata["managedFields"] = ownership.write(managed)
@@ -225,7 +225,7 @@ class Writer:
         owner = Owner(caller.manager, UPDATE, subresource)
 
         def owned() -> Managed:
-            skip = _skipped(resource, new, subresource)
+            skip = unwritten(resource, new, subresource)
             old_fields = field_values(live, resource.schema, skip=skip)
             new_fields = field_values(new, resource.schema, skip=skip)
             return ownership.after_update(managed, owner, old_fields, new_fields, resource.api_version, self.now())
@@ -251,7 +251,7 @@ class Writer:
             api_version=resource.api_version,
             now=self.now(),
             force=caller.force,
-            skip=_skipped(resource, wanted, subresource),
+            skip=unwritten(resource, wanted, subresource),
         )
         self._checked(resource, live, new)
         return self._store_update(resource, key, live, new, subresource, caller, lambda: owned, False)
@@ -265,7 +265,7 @@ class Writer:
             raise bad_request("metadata.managedFields must be nil")
         obj = self.prepare(resource, namespace, wanted, caller, owner=owner)
         prune(wanted, resource.schema, _ignore)
-        paths = frozenset(field_values(wanted, resource.schema, skip=_skipped(resource, wanted, "")))
+        paths = frozenset(field_values(wanted, resource.schema, skip=unwritten(resource, wanted, "")))
         held = {owner: ownership.Ownership(paths, resource.api_version, self.now())}
         obj["metadata"]["managedFields"] = ownership.write(held)
         return obj
@@ -306,70 +306,21 @@ class Writer:
         errors = self._errors(resource, new) or list(strategy.validate(new))
         if not trusted and not errors:
             errors += strategy.validate_update(new, live, subresource)
-        errors += _finalizer_errors(new, live)
+        errors += finalizer_errors(new, live)
         if errors:
             raise invalid(resource.kind, resource.group, key[1], errors[:MAX_ERRORS])
         new["apiVersion"] = resource.stored_api_version
         metadata = new["metadata"]
         entries = ownership.write(owned())
-        if _equal(new, live) and _same_owners(entries, live["metadata"].get("managedFields")):
+        if same_object(new, live) and same_owners(entries, live["metadata"].get("managedFields")):
             return live
         metadata["managedFields"] = entries
         if not entries:
             del metadata["managedFields"]
-        if resource.generation and subresource != "status" and _spec(new) != _spec(live):
+        if resource.generation and subresource != "status" and specified(new) != specified(live):
             metadata["generation"] = metadata.get("generation", 0) + 1
         if caller.dry_run:
             return new
         if releasable(new):
             return self._store.remove(resource.qualified, key, new).object
         return self._store.put(resource.qualified, key, new).object
-
-
-def releasable(obj: Object) -> bool:
-    """Marked for deletion, and nothing holds it any longer."""
-    metadata = obj["metadata"]
-    if "deletionTimestamp" not in metadata or metadata.get("finalizers"):
-        return False
-    if obj["kind"] == "Namespace" and (obj.get("spec") or {}).get("finalizers"):
-        return False
-    return not metadata.get("deletionGracePeriodSeconds")
-
-
-def _skipped(resource: Resource, obj: Mapping[str, Any], subresource: str) -> tuple[str, ...]:
-    """The root fields that this endpoint doesn't write."""
-    if subresource == "status":
-        return tuple(key for key in obj if key not in ("metadata", "status"))
-    return ("status",) if resource.status else ()
-
-
-def _spec(obj: Object) -> Object:
-    return {key: value for key, value in obj.items() if key not in _GENERATION_BLIND}
-
-
-def _equal(new: Object, live: Object) -> bool:
-    if {key: value for key, value in new.items() if key != "metadata"} != {
-        key: value for key, value in live.items() if key != "metadata"
-    }:
-        return False
-    return _plain(new["metadata"]) == _plain(live["metadata"])
-
-
-def _plain(metadata: Object) -> Object:
-    return {key: value for key, value in metadata.items() if key != "managedFields"}
-
-
-def _same_owners(entries: list[Object], before: Any) -> bool:
-    def timeless(items: list[Object]) -> list[Object]:
-        return [{key: value for key, value in item.items() if key != "time"} for item in items]
-
-    return timeless(entries) == timeless(before or [])
-
-
-def _finalizer_errors(new: Object, live: Object) -> Iterator[FieldError]:
-    if "deletionTimestamp" in live["metadata"]:
-        before = live["metadata"].get("finalizers") or []
-        added = [name for name in new["metadata"].get("finalizers") or [] if name not in before]
-        if added:
-            message = f"no new finalizers can be added if the object is being deleted, found new finalizers {added}"
-            yield FieldError("metadata.finalizers", message, "Forbidden")
