@@ -26,7 +26,7 @@ from evenflow_devcluster.demo.children import Children
 from evenflow_devcluster.demo.pool_watch import POOLS, PoolWatch, until, worker_state
 from evenflow_devcluster.demo.scenarios import read_pool
 from evenflow_devcluster.kube import KubeClient
-from evenflow_devcluster.local import read_state
+from evenflow_devcluster.state import read_state
 
 EVENFLOW = str(Path(sys.executable).with_name("evenflow"))
 
