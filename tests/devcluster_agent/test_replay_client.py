@@ -12,7 +12,7 @@ from aiohttp import web
 
 from evenflow_devcluster.replay.client import ReplayProgress, replay
 from evenflow_devcluster.replay.results import ReplayResult
-from evenflow_devcluster.replay.traces import TraceRequest
+from evenflow_model.traces import TraceRequest
 
 SCALE = 100.0
 

@@ -8,14 +8,14 @@ from typing import Any
 import aiohttp
 import pytest
 from e2e_stack import Stack, pool
-from evenflow_devcluster.replay.client import replay
-from evenflow_devcluster.replay.results import ReplayResult
-from evenflow_devcluster.replay.traces import TraceRequest
 
 from evenflow_contract import labels
 from evenflow_contract.worker_state import WorkerState
 from evenflow_devcluster.demo.pool_watch import worker_state
 from evenflow_devcluster.kube import Json
+from evenflow_devcluster.replay.client import replay
+from evenflow_devcluster.replay.results import ReplayResult
+from evenflow_model.traces import TraceRequest
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
 

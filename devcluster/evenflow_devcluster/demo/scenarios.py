@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from evenflow_devcluster.replay.traces import TraceRequest, merge_traces, read_trace, scale_rate, take_slice
+from evenflow_model.traces import TraceRequest, merge_traces, read_trace, scale_rate, take_slice
 
 Manifest = dict[str, Any]
 
@@ -69,7 +69,7 @@ def mooncake(examples: Path, *, quick: bool) -> Scenario:
     manifest = read_pool(examples / "pool.yaml")
     seconds = 300.0 if quick else 600.0
     limit = int(manifest["spec"]["model"]["maxModelLen"])
-    trace = read_trace(examples / "traces" / "mooncake_conversation.csv.gz")
+    trace = read_trace(examples / "traces" / "mooncake_conversation.csv.gz").requests
     requests = take_slice(trace, seconds=seconds, max_total_tokens=limit)
     return Scenario(
         name="mooncake",
@@ -88,7 +88,7 @@ def azure(examples: Path, *, quick: bool) -> Scenario:
     manifest = read_pool(examples / "pool-azure.yaml")
     seconds, rate_scale = (600.0 if quick else 1200.0), 2.8
     by_class = {
-        name: take_slice(read_trace(examples / "traces" / f"azure2023_{file}.csv.gz"), seconds=seconds)
+        name: take_slice(read_trace(examples / "traces" / f"azure2023_{file}.csv.gz").requests, seconds=seconds)
         for name, file in (("conversation", "conv"), ("code", "code"))
     }
     labelled = [

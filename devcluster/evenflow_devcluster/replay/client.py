@@ -13,7 +13,7 @@ from functools import lru_cache
 import aiohttp
 
 from evenflow_devcluster.replay.results import ReplayResult, RequestOutcome, summarise
-from evenflow_devcluster.replay.traces import TraceRequest
+from evenflow_model.traces import TraceRequest
 
 _TAIL = 16 * 1024
 _RETRY_LIMIT = 2.0

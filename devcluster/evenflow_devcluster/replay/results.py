@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from evenflow_devcluster.replay.traces import TraceRequest
+from evenflow_model.traces import TraceRequest
 
 
 @dataclass(frozen=True, slots=True)
