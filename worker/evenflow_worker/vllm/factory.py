@@ -38,9 +38,10 @@ def build_scheduler(vllm_config: Any, **kwargs: Any) -> tuple[Any, str | None]:
     base = stock_class(bool(vllm_config.scheduler_config.async_scheduling))
     reason = _reason_against(base)
     if reason is None:
-        steered = type(f"Evenflow{base.__name__}", (EvenflowScheduling, base), {})
+        steered = type(f"Evenflow{base.__name__}", (EvenflowScheduling, base), {"__module__": __name__})
         scheduler = steered(vllm_config=vllm_config, **kwargs)
-        reason = scheduler.stock_reason
+        if isinstance(scheduler.evenflow, str):
+            reason = scheduler.evenflow
     else:
         scheduler = base(vllm_config=vllm_config, **kwargs)
     if reason is not None:
@@ -83,7 +84,8 @@ def _reason_against(base: type) -> str | None:
 
 def _start_control(scheduler: Any, vllm_config: Any, reason: str | None) -> None:
     registry = CollectorRegistry()
-    report = EngineReport(scheduler, registry, version=f"vLLM {vllm_version()}", stock_reason=reason)
+    hooks = scheduler.evenflow if reason is None else None
+    report = EngineReport(scheduler, registry, hooks, version=f"vLLM {vllm_version()}", stock_reason=reason)
     host = os.environ.get(env.ENV_ADMIN_HOST) or "127.0.0.1"
     port = int(os.environ.get(env.ENV_ADMIN_PORT) or env.ADMIN_PORT)
     # For dense models every engine's data_parallel_rank is 0; the index is what tells them apart.
@@ -91,6 +93,5 @@ def _start_control(scheduler: Any, vllm_config: Any, reason: str | None) -> None
     config = Path(os.environ.get(env.ENV_CONFIG) or env.DEFAULT_CONFIG_PATH)
     control = ControlThread(report, registry, AdminAccess.from_environment(host), port + index if port else 0, config)
     control.start()
-    scheduler.evenflow_control = control
-    if reason is None:
-        scheduler.take_config()
+    if hooks is not None:
+        hooks.take_config()

@@ -51,6 +51,8 @@ REQUEST_NAMES: Final = (
 def missing_names(scheduler_class: type, request_class: type, queue_class: type, our_queue: type) -> list[str]:
     """What these classes of vLLM's lack of what the worker needs; empty if it can run."""
     found = [f"Scheduler.{name}" for name in METHODS if not callable(getattr(scheduler_class, name, None))]
+    if hasattr(scheduler_class, "evenflow"):
+        found.append("Scheduler.evenflow free for us")
     init_source = _source(request_class)
     found += [
         f"Request.{name}"

@@ -47,6 +47,11 @@ class Record:
         self.last_eviction = 0
         self.highest_computed = 0
 
+    @property
+    def own_prompt(self) -> int:
+        """Prompt tokens that need memory of their own: what the prefix cache holds is there already."""
+        return max(self.prompt - self.cached, 0)
+
 
 def record_of(request: Any) -> Record | None:
     """The request's record; None if it entered before the worker, or while a hook failed."""

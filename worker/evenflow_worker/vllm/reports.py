@@ -11,6 +11,7 @@ from evenflow_worker.control.classes import exported_classes, listed
 from evenflow_worker.control.lengths import LengthObservations
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.metrics import EngineFigures, WorkerMetrics
+from evenflow_worker.vllm.hooks import Hooks
 from evenflow_worker.vllm.record import record_of
 from evenflow_worker.vllm.steering import Completion, FellBack, HookFailed, Misrouted, ModelAsked, Steering
 
@@ -20,10 +21,17 @@ class EngineReport:
     drained here; everything else is read as copies that one C call makes, so no lock is needed."""
 
     def __init__(
-        self, scheduler: Any, registry: CollectorRegistry, *, version: str, stock_reason: str | None = None
+        self,
+        scheduler: Any,
+        registry: CollectorRegistry,
+        hooks: Hooks | None,
+        *,
+        version: str,
+        stock_reason: str | None = None,
     ) -> None:
         self._scheduler = scheduler
-        self._steering: Steering | None = getattr(scheduler, "steering", None)
+        self._hooks = hooks
+        self._steering: Steering | None = None if hooks is None else hooks.steering
         self._version = version
         self._reason = stock_reason
         self._kind = "evenflow" if self._steering is not None else "stock"
@@ -71,10 +79,10 @@ class EngineReport:
     def figures(self) -> EngineFigures:
         """What WorkerMetrics reads at each scrape."""
         self.drain()
-        steering = self._steering
-        if steering is None:
+        hooks = self._hooks
+        if hooks is None:
             return EngineFigures(iterations=0, recomputed_tokens=0, kv_capacity_tokens=self._capacity())
-        counters = steering.counters
+        counters = hooks.steering.counters
         pool = self._scheduler.kv_cache_manager.block_pool
         usage = 1.0 - pool.get_num_free_blocks() / max(pool.num_gpu_blocks - 1, 1)
         return EngineFigures(
@@ -87,7 +95,7 @@ class EngineReport:
             completed=dict(counters.completed),
             waiting=self._by_class(waiting_only=True),
             predictor_fallbacks=self._fallbacks + Counter(dict(counters.predictor_fallbacks)),
-            kv_usage_peaks=self._scheduler.peaks.peaks(self._scheduler.clock(), usage),
+            kv_usage_peaks=hooks.peaks.peaks(hooks.clock(), usage),
         )
 
     # ------------------------------------------------------------------ helpers

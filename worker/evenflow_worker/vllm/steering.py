@@ -239,10 +239,10 @@ class Steering:
         self._steps += 1
         self.bucket.refill(paused=paused)
         now = self._clock()
-        due = self._ordering.rekey_due(
-            elapsed_s=now - self._rekeyed_s, iterations=self._steps - self._rekeyed_step, waiting=len(self.queue)
-        )
-        if due:
+        waiting = len(self.queue)
+        if waiting and self._ordering.rekey_due(
+            elapsed_s=now - self._rekeyed_s, iterations=self._steps - self._rekeyed_step, waiting=waiting
+        ):
             if self.config.policy != "FCFS" and len(self.queue) <= CACHED_LOOKUPS_PER_REKEY:
                 for request in self.queue:
                     self._look_up_cached(request)
@@ -267,12 +267,12 @@ class Steering:
         record = record_of(request)
         if record is None:
             return
-        record.victim_volume = predicted_volume(record.prompt, record.predicted)
+        record.victim_volume = predicted_volume(record.own_prompt, record.predicted)
         if not record.admitted:
             record.admitted = True
             self.counters.admitted_new[record.traffic_class] += 1
             if self.bucket.limited:
-                self.bucket.take(proxy_block_volume(record.prompt, record.predicted, self._block_size), idle=idle)
+                self.bucket.take(proxy_block_volume(record.own_prompt, record.predicted, self._block_size), idle=idle)
         elif record.lost_memory:
             self.counters.admitted_resumed[record.traffic_class] += 1
             self._recomputing.append(request)
@@ -323,7 +323,7 @@ class Steering:
     def _measure(self, request: Any) -> None:
         record = record_of(request)
         if record is not None:
-            record.metric = self._ordering.metric(max(record.prompt - record.cached, 0), record.predicted)
+            record.metric = self._ordering.metric(record.own_prompt, record.predicted)
 
     def _look_up_cached(self, request: Any) -> None:
         record = record_of(request)
