@@ -142,6 +142,20 @@ def test_the_same_sample_counts_once() -> None:
     assert cluster.memory.caps == state
 
 
+def test_an_invalid_sample_counts_once_too() -> None:
+    cluster = ready_cluster(replicas=1)
+    sampled(cluster)
+    sampled(cluster, evictions=20, waiting=5)
+    uid = cluster.by_slot()[0][0].uid
+    cooldown = cluster.memory.caps[uid].aimd.cooldown
+    assert cooldown > 0
+    cluster.tick(15)
+    engine_of(cluster).evictions = float("nan")
+    for _ in range(3):
+        cluster.decide()
+        assert cluster.memory.caps[uid].aimd.cooldown == cooldown - 1
+
+
 def test_settings_of_the_spec_are_written_at_once_and_no_pod_is_restarted() -> None:
     cluster = ready_cluster(
         scheduling={"policy": "FCFS", "victim": "LeastProgress", "agingSeconds": 0},

@@ -6,6 +6,8 @@ from core_toy_cluster import CACHE, CHAT, CODE, ToyCluster, ready_cluster, spec_
 
 from evenflow_contract.worker_config import Admission
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
+from evenflow_model.lengths import LengthMix
+from evenflow_model.severity import severity
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.decide import decide
@@ -275,13 +277,15 @@ def test_small_noise_in_observed_lengths_is_the_same_law() -> None:
     assert before.output_tokens == pytest.approx(249.5)
 
 
-def test_smooth_observed_lengths_are_not_taken_for_tiers() -> None:
+@pytest.mark.parametrize(("low", "high"), [(50, 1200), (200, 400), (240, 360), (255, 345), (300, 303)])
+def test_quantised_lengths_have_the_severity_of_the_exact_ones(low: int, high: int) -> None:
     cluster = ready_cluster(replicas=1, trafficClasses=[CHAT])
     uid = cluster.by_slot()[0][0].uid
-    cluster.lengths[uid] = observed(dict.fromkeys(range(50, 1200), 1.0))
-    cluster.tick(61)
-    cluster.decide()
-    assert condition(cluster, "LengthsDesynchronized")["status"] == "True"
+    histogram = dict.fromkeys(range(low, high), 1.0)
+    cluster.lengths[uid] = observed(histogram, prompt=512.0)
+    cluster.run(6, seconds=61)
+    exact = severity(LengthMix.from_histogram([(1.0, 510.0, histogram)]), 430_000, 4300).value
+    assert cluster.status["slots"][0]["severityMicro"] / 1e6 == pytest.approx(exact, abs=0.02)
 
 
 def test_decisions_are_kept_to_twenty_and_those_on_several_slots_are_one() -> None:
