@@ -5,11 +5,11 @@ import contextlib
 import os
 import secrets
 import signal
-import sys
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from evenflow_devcluster.agent import guard
+from evenflow_devcluster.agent.agent import start_guard
 
 STOP_SECONDS = 8.0
 
@@ -61,13 +61,10 @@ class Children:
         self._folder = folder
         self._marker = f"EVENFLOW_DEMO={secrets.token_hex(16)}"
         self._started: list[Child] = []
-        self._guard: asyncio.subprocess.Process | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
 
     async def __aenter__(self) -> "Children":
-        command = [sys.executable, "-I", "-S", guard.__file__, self._marker, str(self._folder)]
-        self._guard = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, start_new_session=True
-        )
+        self._guard = start_guard(self._marker, self._folder)
         return self
 
     async def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
@@ -95,4 +92,4 @@ class Children:
             await child.stop()
         if self._guard is not None and self._guard.stdin is not None:
             self._guard.stdin.close()
-            await self._guard.wait()
+            await asyncio.to_thread(self._guard.wait)
