@@ -73,10 +73,14 @@ async def test_headless(api: Client, ns: str) -> None:
     await become(api, ns, "one", {"a": ("10.201.0.1", True, True, False)})
 
 
-@behaviour("service-checked", "A Service with a bad name, no ports or two ports without names is 422.")
+@behaviour(
+    "service-checked",
+    "A Service with a bad name, no ports or two ports without names is 422; a name may begin with a digit.",
+)
 async def test_checked(api: Client, ns: str) -> None:
     path = url("services", ns)
     await api.refused(422, "POST", path, service("Not_Valid", {}))
+    assert (await api.send("POST", path, service("1st", {}))).status == 201
     await api.refused(422, "POST", path, service("one", {}, ports=[]))
     await api.refused(422, "POST", path, service("one", {}, ports=[{"port": 1}, {"port": 2}]))
     await api.refused(422, "POST", path, service("one", {}, ports=[{"port": 70000}]))

@@ -72,7 +72,7 @@ def test_every_refusal_is_counted_in_the_message() -> None:
     assert found is None
     assert message == (
         "0/4 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector, "
-        "1 node(s) had untolerated taint {gone: }, 2 Insufficient cpu."
+        "1 node(s) had untolerated taint(s), 2 Insufficient cpu."
     )
 
 

@@ -120,7 +120,7 @@ def test_quality_of_service(api: Api, resources: dict[str, Any], qos: str) -> No
         ("pods", {"metadata": {}, **pod()}, "metadata.name"),
         ("services", {"spec": {}}, "spec.ports"),
         ("services", {"spec": {"ports": [{"port": 1}, {"port": 2}]}}, "spec.ports[0].name"),
-        ("services", {"metadata": {"name": "1x"}, "spec": {"ports": [{"port": 1}]}}, "metadata.name"),
+        ("services", {"metadata": {"name": "1.x"}, "spec": {"ports": [{"port": 1}]}}, "metadata.name"),
         ("services", {"spec": {"ports": [{"port": 1}], "clusterIP": "10.0.0.1"}}, "spec.clusterIPs"),
         ("secrets", {"data": {"a": "not base64!"}}, "data[a]"),
         ("configmaps", {"data": {"a/b": "c"}}, "data[a/b]"),

@@ -11,7 +11,6 @@ from .jsonvalues import Object
 MAX_ANNOTATIONS_BYTES = 256 * 1024
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_1123 = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-_LABEL_1035 = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _QUALIFIED = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
@@ -23,10 +22,6 @@ _LABEL_1123_RULE = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
     "an alphanumeric character (e.g. 'my-name')"
 )
-_LABEL_1035_RULE = (
-    "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, "
-    "and end with an alphanumeric character (e.g. 'my-name')"
-)
 
 
 def generated_name(prefix: str, rng: random.Random) -> str:
@@ -34,11 +29,10 @@ def generated_name(prefix: str, rng: random.Random) -> str:
 
 
 def name_errors(name: str, rule: str, path: str = "metadata.name") -> Iterator[FieldError]:
-    """`rule` is subdomain, label or service (RFC 1035)."""
+    """`rule` is subdomain or label."""
     pattern, text, longest = {
         "subdomain": (_SUBDOMAIN, _SUBDOMAIN_RULE, 253),
         "label": (_LABEL_1123, _LABEL_1123_RULE, 63),
-        "service": (_LABEL_1035, _LABEL_1035_RULE, 63),
     }[rule]
     if len(name) > longest:
         yield FieldError(path, f"must be no more than {longest} characters", "Invalid", name)

@@ -48,7 +48,7 @@ class AddressPool:
 
 
 class ServiceStrategy(Strategy):
-    name_rule = "service"
+    name_rule = "label"  # since 1.36 also one that begins with a digit
 
     def default(self, obj: Object) -> None:
         spec = obj.setdefault("spec", {})

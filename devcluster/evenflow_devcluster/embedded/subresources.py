@@ -185,10 +185,10 @@ def _spend_budget(api: Api, pod: Object, key: Key, dry_run: bool) -> None:
     budget = found[0]
     status: Mapping[str, Any] = budget.get("status") or {}
     name = budget["metadata"]["name"]
-    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _refused(f"The disruption budget {name} is still being processed by the server.", 10)
     if not _is_ready(pod) and _may_go_unready(budget, status):
         return
+    if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
+        raise _refused(f"The disruption budget {name} is still being processed by the server.", 10)
     if status.get("disruptionsAllowed", 0) < 1:
         healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         raise _refused(f"The disruption budget {name} needs {wanted} healthy pods and has {healthy} currently", None)

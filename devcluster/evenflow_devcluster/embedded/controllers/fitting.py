@@ -138,7 +138,7 @@ def _refusals(pod: Mapping[str, Any], node: Mapping[str, Any], wanted: Resources
         return ["node(s) were unschedulable"]
     for taint in node.get("spec", {}).get("taints") or []:
         if taint.get("effect") in ("NoSchedule", "NoExecute") and not _tolerated(taint, tolerations):
-            return [f"node(s) had untolerated taint {{{taint.get('key')}: {taint.get('value', '')}}}"]
+            return ["node(s) had untolerated taint(s)"]
     if not _selected(spec, node["metadata"]):
         return ["node(s) didn't match Pod's node affinity/selector"]
     allocatable = node.get("status", {}).get("allocatable", {})
