@@ -6,6 +6,7 @@ import pytest
 from core_toy_cluster import Engine, ToyCluster, ready_cluster
 
 from evenflow_contract.worker_config import Admission
+from evenflow_contract.worker_state import ClassLengths, WorkerLengths
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.core.caps import is_wide, start_for, starts_wide
 from evenflow_operator.core.plan import PatchPod, Plan
@@ -140,6 +141,19 @@ def test_the_same_sample_counts_once() -> None:
     cluster.decide()
     cluster.decide()
     assert cluster.memory.caps == state
+
+
+def test_lengths_that_turn_out_to_be_tiers_start_again_as_tiers_do() -> None:
+    cluster = ready_cluster(replicas=1)
+    uid = cluster.by_slot()[0][0].uid
+    tiers = ClassLengths(2000, {256: 1.0, 512: 1.0}, 512.0, {})
+    cluster.lengths[uid] = WorkerLengths({"chat": tiers, "code": tiers})
+    cluster.tick(61)
+    plan = cluster.decide()
+    assert admission(cluster) == Admission("Limited", "Volume", 1.0, 0.01)
+    assert {one.reason for one in plan.decisions} == {DecisionReason.CAP_CUT, DecisionReason.WATERMARK_SET}
+    cluster.tick(61)
+    assert written(cluster.decide()) == []
 
 
 def test_an_invalid_sample_counts_once_too() -> None:

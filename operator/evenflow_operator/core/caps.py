@@ -78,7 +78,7 @@ def admission_for(
     severity = 0.0 if figures is None else figures.severity
     scale = 1.0 if control.unit is AdmissionUnit.VOLUME or figures is None else figures.rate
     state = _started(snapshot.memory, spec, slot, pod, severity, scale)
-    state = replace(state, wide=is_wide(severity, state.wide))
+    state = _judged(state, severity)
     if pod is not None:
         state = _stepped(snapshot, spec, pod, figures, state)
     wanted = _rounded(state.aimd.cap * scale)
@@ -124,6 +124,15 @@ def _started(
         if spec.admission.watermark_percent is None:
             wide = written.watermark > math.sqrt(WIDE_WATERMARK * TIER_WATERMARK)
     return CapState(AimdState(cap), wide=wide, raised_at=_last_raise(memory, slot))
+
+
+def _judged(state: CapState, severity: float) -> CapState:
+    """The regime by now. Lengths that turn out to be tiers start again where tiers start: until the evictions had
+    told, several waves of them would have passed. The other way evictions allow it soon enough."""
+    wide = is_wide(severity, state.wide)
+    if state.wide and not wide:
+        return replace(state, wide=False, aimd=replace(state.aimd, cap=min(state.aimd.cap, start_for(severity))))
+    return replace(state, wide=wide)
 
 
 def _stepped(
