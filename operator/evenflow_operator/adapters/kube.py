@@ -16,6 +16,7 @@ from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
+from yaml import YAMLError
 
 from evenflow_operator.ports import ApiError
 
@@ -52,6 +53,9 @@ async def load_configuration(kubeconfig: str | None, context: str | None) -> Con
                 client_configuration=configuration,
                 persist_config=False,
             )
+    except (AttributeError, KeyError, TypeError, ValueError, OSError, YAMLError) as error:
+        # The client library stumbles over files that are no kubeconfig in all these ways.
+        raise KubeConfigError(f"the kubeconfig can't be read ({type(error).__name__}: {error})") from error
     except ConfigException as error:
         raise KubeConfigError(
             f"no way to reach a cluster: {error}; give --kubeconfig, set KUBECONFIG, or run inside a cluster"
