@@ -124,15 +124,14 @@ class LengthMix:
             count[output] += 1.0
             held[output] += check_int(f"prompts[{index}]", prompt, 0, MAX_TOKENS) * float(output)
         present = np.flatnonzero(count)
-        kept, shares = coarsen(present, count[present] / len(outputs), MAX_LENGTHS)
-        kept_lengths = np.sort(kept)
-        # Each observed output belongs to the kept one nearest to it; prompts are weighed so that E[s·o] stays.
-        middles = 0.5 * (kept_lengths[:-1] + kept_lengths[1:])
-        owner = np.searchsorted(middles, present)
-        tokens = np.bincount(owner, weights=count[present], minlength=len(kept)) * kept_lengths
-        product = np.bincount(owner, weights=held[present], minlength=len(kept))
-        by_length = dict(zip(kept_lengths.tolist(), (product / np.maximum(tokens, 1.0)).tolist(), strict=True))
-        return cls((share, by_length[o], o) for o, share in zip(kept.tolist(), shares.tolist(), strict=True))
+        kept = np.sort(coarsen(present, count[present], MAX_LENGTHS)[0])
+        # Each observed output goes to the kept one nearest to it; prompts are weighed so that E[s·o] stays.
+        owner = np.searchsorted(0.5 * (kept[:-1] + kept[1:]), present)
+        shares = np.bincount(owner, weights=count[present], minlength=len(kept))
+        products = np.bincount(owner, weights=held[present], minlength=len(kept))
+        means = np.minimum(products / np.maximum(shares * kept, 1.0), MAX_TOKENS)
+        rows = zip(shares.tolist(), means.tolist(), kept.tolist(), strict=True)
+        return cls(row for row in rows if row[0] > 0.0)
 
     def gcd(self) -> int:
         """Greatest common divisor of the output lengths with a non-negligible share (at least 1e-6), in tokens."""
