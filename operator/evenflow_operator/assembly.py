@@ -1,6 +1,7 @@
 """The running engine of one leader: its parts put together, started and stopped."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import random
@@ -23,12 +24,13 @@ from evenflow_operator.engine.reconcile import Core, Reconciler
 from evenflow_operator.engine.watchdog import Watchdog
 from evenflow_operator.engine.workqueue import WorkQueue
 from evenflow_operator.handlers import build_registry, connection_fields
-from evenflow_operator.ports import Clock, Cluster, Key, Kind, Metrics, Tokens
+from evenflow_operator.ports import ApiError, Clock, Cluster, Key, Kind, Metrics, Tokens
 from evenflow_operator.settings import Settings
 from evenflow_operator.telemetry import Telemetry
 from evenflow_operator.watches import Watches
 
 HEARTBEAT_SECONDS = 1.0
+EMPTY_LOOK_SECONDS = 1.0
 SICK_AFTER_SECONDS = 30.0
 STUCK_AFTER_SECONDS = 300.0
 
@@ -125,15 +127,16 @@ class Engine:
             self._beat(),
             watches.failed(),
         )
+        empty = asyncio.create_task(self._look_for_nothing(feed))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in tasks:
+            for task in (*tasks, empty):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, empty, return_exceptions=True)
 
     async def close(self) -> None:
         parts = self._parts
@@ -152,6 +155,14 @@ class Engine:
             return f"the engine's loop has not ticked for {silent:.0f} s"
         stuck = self._queue.longest_active()
         return f"one pass has taken {stuck:.0f} s" if stuck > STUCK_AFTER_SECONDS else None
+
+    async def _look_for_nothing(self, feed: Feed) -> None:
+        """On an empty cluster no watch ever calls: what says nothing must not look as if it were not complete."""
+        while not self._cache.synced:
+            await asyncio.sleep(EMPTY_LOOK_SECONDS)
+            with contextlib.suppress(ApiError):
+                if await self._watchdog.nothing_there():
+                    feed.complete()
 
     async def _beat(self) -> None:
         while True:

@@ -169,10 +169,9 @@ class Operator:
         if settings.leader_election:
             namespace = settings.lease_namespace or service_account_namespace() or "default"
             leases = KubeLeases(self._client, namespace, settings.lease_name)
-            elector = Elector(leases, self._identity, self._clock, self._rng, settings.lease_times)
+            self._elector = Elector(leases, self._identity, self._clock, self._rng, settings.lease_times)
             self._waiting_for = ""
-            await elector.acquire()
-            self._elector = elector
+            await self._elector.acquire()
         return True
 
     def _leading(self) -> bool:

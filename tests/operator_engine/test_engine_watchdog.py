@@ -130,15 +130,19 @@ def test_a_single_mismatch_and_api_errors_do_not() -> None:
     travel(work)
 
 
-def test_every_pool_is_looked_at_after_a_check_and_a_kick_brings_it_forward() -> None:
+def test_a_kick_brings_the_check_forward_and_refused_keys_come_back() -> None:
     async def work() -> None:
         bench = Bench()
         bench.cache.put(pool_record())
         task = asyncio.create_task(bench.watchdog.run())
         await asyncio.sleep(1)
-        assert len(bench.queue) == 0
+        assert bench.cluster.lists == []
         bench.watchdog.kick.set()
         await asyncio.sleep(1)
+        assert len(bench.cluster.lists) == 1
+        assert len(bench.queue) == 0
+        bench.queue.refused = 1
+        await asyncio.sleep(60)
         assert len(bench.queue) == 1
         task.cancel()
 

@@ -136,6 +136,13 @@ async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
                 await Operator(s.settings(metrics_port=taken.getsockname()[1])).run(asyncio.Event())
 
 
+async def test_an_operator_of_an_empty_namespace_becomes_ready(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        await s.create_namespace("empty")
+        async with running(s.settings(namespaces=("empty",), watch_nodes=False)) as operator:
+            await eventually(lambda: operator._engine is not None and operator._unready() is None, "ready")
+
+
 async def test_a_missing_crd_is_waited_for_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with stage(tmp_path) as s:
         crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/llmservingpools.serving.evenflow.dev"

@@ -22,12 +22,15 @@ from evenflow_operator.ports import ApiError
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
 STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 USER_AGENT = "evenflow-operator"
 REQUEST_TIMEOUT_SECONDS = 15.0
 LIST_TIMEOUT_SECONDS = 60.0
 MAX_MESSAGE = 1000
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+Body = Mapping[str, Any] | list[Mapping[str, Any]]
 
 
 class KubeConfigError(Exception):
@@ -119,7 +122,7 @@ class KubeClient:
         path: str,
         *,
         query: Sequence[tuple[str, str]] = (),
-        body: Mapping[str, Any] | None = None,
+        body: Body | None = None,
         content_type: str = JSON,
         accept: str = JSON,
         timeout: float = REQUEST_TIMEOUT_SECONDS,
@@ -148,7 +151,7 @@ class KubeClient:
         method: str,
         path: str,
         query: Sequence[tuple[str, str]],
-        body: Mapping[str, Any] | None,
+        body: Body | None,
         content_type: str,
         accept: str,
         timeout: float,
@@ -165,7 +168,7 @@ class KubeClient:
                 path,
                 query_params=list(query) or None,
                 header_params=headers,
-                body=dict(body) if body is not None else None,
+                body=body,
                 auth_settings=["BearerToken"],
             )
             response = await api.call_api(*serialized, _request_timeout=aiohttp.ClientTimeout(total=timeout))

@@ -14,25 +14,32 @@ MAX_TOKEN = 4096
 
 
 class SecretTokens:
-    """`allowed` holds `namespace/secret`: other pools get no push, their annotation delivers."""
+    """`allowed` holds `namespace/secret`: other pools get no push, their annotation delivers.
+
+    An answer, also that there is no token, is believed for a minute: pools ask at every pass.
+    """
 
     def __init__(self, client: KubeClient, clock: Clock, allowed: Collection[str]) -> None:
         self._client = client
         self._clock = clock
         self._allowed = frozenset(allowed)
-        self._cache: dict[tuple[str, str, str], tuple[float, str]] = {}
+        self._cache: dict[tuple[str, str, str], tuple[float, str | TokenUnavailable]] = {}
 
     async def admin_token(self, namespace: str, secret: str, key: str) -> str:
         if f"{namespace}/{secret}" not in self._allowed:
             raise TokenUnavailable(f"Secret {namespace}/{secret} isn't among the operator's --admin-token-secret")
-        cached = self._cache.get((namespace, secret, key))
         now = self._clock.monotonic()
-        if cached and now - cached[0] < CACHE_SECONDS:
-            return cached[1]
-        token = await self._read(namespace, secret, key)
-        if len(self._cache) >= MAX_CACHED:
-            self._cache.clear()
-        self._cache[namespace, secret, key] = now, token
+        read_at, token = self._cache.get((namespace, secret, key), (-CACHE_SECONDS, ""))
+        if now - read_at >= CACHE_SECONDS:
+            try:
+                token = await self._read(namespace, secret, key)
+            except TokenUnavailable as error:
+                token = error
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            self._cache[namespace, secret, key] = now, token
+        if isinstance(token, TokenUnavailable):
+            raise TokenUnavailable(str(token))
         return token
 
     async def _read(self, namespace: str, secret: str, key: str) -> str:

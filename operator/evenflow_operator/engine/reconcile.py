@@ -13,7 +13,7 @@ from typing import Any
 from evenflow_operator.api.conditions import DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import CreatePod, Decision, Plan
+from evenflow_operator.core.plan import CreatePod, Decision, PatchPod, Plan
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
 from evenflow_operator.engine.cache import Cache
@@ -211,8 +211,9 @@ class Reconciler:
             self._events.post(record, warning=warning, reason=decision.reason, message=decision.message)
         for failure in outcome.failures:
             if failure.refused:
-                reason = DegradedReason.CREATE_REFUSED.value
-                self._events.post(record, warning=True, reason=reason, message=failure.problem)
+                patched = isinstance(failure.command, PatchPod)
+                reason = DegradedReason.CONFIG_NOT_APPLIED if patched else DegradedReason.CREATE_REFUSED
+                self._events.post(record, warning=True, reason=reason.value, message=failure.problem)
 
     async def _write_status(self, record: PoolRecord, pool: _Pool, status: Mapping[str, Any]) -> None:
         for attempt in range(1, STATUS_TRIES + 1):
@@ -220,13 +221,17 @@ class Reconciler:
                 await self._cluster.patch_pool_status(record.namespace, record.name, record.uid, status)
                 return
             except ApiError as error:
-                if error.not_found:
+                if error.not_found or (error.status == 422 and not await self._exists(record)):
                     self._forget(record.key)
                     return
                 if attempt == STATUS_TRIES or not (error.transient or error.conflict):
                     pool.memory = pool.memory.status_lost()
                     raise
                 await asyncio.sleep(min(error.retry_after or 0.1 * attempt, 1.0))
+
+    async def _exists(self, record: PoolRecord) -> bool:
+        live = await self._cluster.get_pool(record.namespace, record.name)
+        return live is not None and live[0].uid == record.uid
 
     def _again(self, key: Key, plan: Plan, outcome: Outcome) -> None:
         if outcome.failures:

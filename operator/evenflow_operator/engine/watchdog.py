@@ -69,8 +69,18 @@ class Watchdog:
             self._in_a_row = self._in_a_row + 1 if wrong else 0
             if self._in_a_row >= MAX_MISMATCHES:
                 raise CacheMismatch(f"the watches missed changes in {self._in_a_row} checks in a row")
-            for key in self._cache.pool_keys():
-                self._queue.add(key)
+            if self._queue.refused:
+                self._queue.refused = 0
+                for key in self._cache.pool_keys():
+                    self._queue.add(key)
+
+    async def nothing_there(self) -> bool:
+        """Whether no object that we watch exists: then no watch will ever say that its first list is complete."""
+        for kind in self._kinds:
+            for namespace in self._scopes:
+                if await self._cluster.list_identities(kind, namespace if kind != "nodes" else None):
+                    return False
+        return True
 
     async def check(self) -> int:
         """Compare every kind with the cluster and correct what lasts; the number of corrections."""

@@ -75,7 +75,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready)
 
     def add(self, key: K) -> bool:
-        """Have `key` worked on soon. False if the queue is full: the periodic resync brings the key back."""
+        """Have `key` worked on soon. False if the queue is full: the watchdog brings the key back."""
         if key in self._active:
             self._dirty_again.add(key)
             return True
