@@ -59,8 +59,8 @@ def _take_over(base: Path) -> Path:
 def start_guard(marker: str, *paths: Path) -> subprocess.Popen[bytes]:
     """A process that outlives this one just long enough to end all processes with `marker` and remove `paths`.
 
-    Close its stdin, or die, and it acts (agent/guard.py). Its environment is empty, so that it doesn't carry the marker of
-    another guard that this process may be under: that one must not end this guard before it has done its work.
+    Close its stdin, or die, and it acts (agent/guard.py). Its environment is empty, so that it carries no marker of
+    another guard above this process: that one must not end this guard before it has done its work.
     """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", guard.__file__, marker, *map(str, paths)],
