@@ -221,7 +221,7 @@ class Reconciler:
                 await self._cluster.patch_pool_status(record.namespace, record.name, record.uid, status)
                 return
             except ApiError as error:
-                if error.not_found or (error.status == 422 and not await self._exists(record)):
+                if error.not_found or (error.status in (409, 422) and not await self._exists(record)):
                     self._forget(record.key)
                     return
                 if attempt == STATUS_TRIES or not (error.transient or error.conflict):
