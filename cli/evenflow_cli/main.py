@@ -21,6 +21,8 @@ cluster_app = typer.Typer(
     help="A Kubernetes cluster on this computer: no container engine, no GPU.", no_args_is_help=True
 )
 app.add_typer(cluster_app, name="cluster")
+worker_app = typer.Typer(help="The worker that runs inside vLLM.", no_args_is_help=True)
+app.add_typer(worker_app, name="worker")
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -28,6 +30,12 @@ PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
+
+
+class PictureOutput(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    PNG = "png"
 
 
 OutputOption = Annotated[Output, typer.Option("--output", "-o", help="What to print on standard output.")]
@@ -57,6 +65,59 @@ def lint(
 def crd() -> None:
     """Print the CustomResourceDefinition, byte for byte the file that is shipped in crds/."""
     raise typer.Exit(_command("crd", "operator").crd_command())
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path, typer.Option("--file", "-f", help="YAML with one LLMServingPool; - reads standard input.")],
+    trace: Annotated[
+        list[str],
+        typer.Option(metavar="[CLASS=]FILE", help="CSV or JSON lines, gzipped or not; may be repeated to merge files."),
+    ],
+    policies: Annotated[
+        str,
+        typer.Option(
+            help="What to compare, separated by commas: stock, watermark[=SHARE], SJF, OneBitSVF, SVF, evenflow, pool "
+            "(as the file says), prompt-volume, max-num-active-seqs=N, cap=MULTIPLE, count-cap=MULTIPLE."
+        ),
+    ] = "stock,watermark,SJF,OneBitSVF,SVF,evenflow",
+    rate_scale: Annotated[float, typer.Option(help="How many times as fast requests arrive.")] = 1.0,
+    seconds: Annotated[float | None, typer.Option(help="Only the first seconds of the trace.")] = None,
+    seed: Annotated[int, typer.Option(help="Of everything random: which of several equal engines is chosen.")] = 0,
+    oracle: Annotated[bool, typer.Option("--oracle", help="Engines know the true output lengths.")] = False,
+    prefix_caching: Annotated[str, typer.Option(help="off, lru or ideal; for traces with hash_ids.")] = "off",
+    routing: Annotated[
+        str, typer.Option(help="least-outstanding, least-volume, least-tokens, round-robin or random.")
+    ] = "least-outstanding",
+    kv_tokens: Annotated[int | None, typer.Option(min=32, help="Instead of spec.engine.kvCacheTokens.")] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Of the trace's arrivals: s, ms, us, ns or iso.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=HEADER", help="Which column is arrival_s, prompt_tokens, …")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.")] = None,
+    output: Annotated[PictureOutput, typer.Option("--output", "-o", help="png: an image on standard output.")] = (
+        PictureOutput.TABLE
+    ),
+) -> None:
+    """Serve a trace on a simulated pool under several policies, side by side."""
+    module = _command("simulate", "operator,worker,plot" if output is PictureOutput.PNG else "operator,worker")
+    options = module.Options(
+        pool_file=file,
+        traces=tuple(trace),
+        policies=policies,
+        output=output.value,
+        rate_scale=rate_scale,
+        seconds=seconds,
+        seed=seed,
+        oracle=oracle,
+        prefix_caching=prefix_caching,
+        routing=routing,
+        time_unit=time_unit,
+        columns=tuple(column or ()),
+        kv_tokens=kv_tokens,
+        jobs=jobs,
+    )
+    raise typer.Exit(module.simulate_command(options))
 
 
 @app.command(context_settings=PASS_THROUGH)
@@ -100,6 +161,15 @@ def cluster_down(name: ClusterName = "evenflow", output: OutputOption = Output.T
 def cluster_status(name: ClusterName = "evenflow", output: OutputOption = Output.TABLE) -> None:
     """Say whether a cluster runs, and where. Exit status 1 if it doesn't."""
     raise typer.Exit(_command("cluster", "devcluster").status(name=name, output=output.value))
+
+
+@worker_app.command("install")
+def worker_install(
+    target: Annotated[Path, typer.Option(help="Directory for the packages; put it on vLLM's PYTHONPATH.")],
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Copy the worker to a directory from which any vLLM can load it; nothing else has to be installed there."""
+    raise typer.Exit(_command("worker", "worker").install_command(target, output.value))
 
 
 def main() -> None:
