@@ -302,6 +302,26 @@ async def test_pod_defaults(api: Client, ns: str) -> None:
     assert (status["phase"], status["qosClass"]) == ("Pending", "BestEffort")
 
 
+@behaviour(
+    "quantities", "Quantities are taken as numbers or strings and stored in canonical form; what is none is 400."
+)
+async def test_quantities(api: Client, ns: str) -> None:
+    container = {
+        "name": "main",
+        "image": "example.com/none:1",
+        "resources": {"requests": {"cpu": 0.5, "memory": "2048Mi"}},
+        "readinessProbe": {"httpGet": {"port": "http"}},
+        "livenessProbe": {"httpGet": {"port": 8000}},
+    }
+    body = {"metadata": {"name": "one"}, "spec": {"containers": [container], "schedulerName": "nobody"}}
+    main = (await api.create("pods", ns, body))["spec"]["containers"][0]
+    assert main["resources"]["requests"] == {"cpu": "500m", "memory": "2Gi"}
+    assert (main["readinessProbe"]["httpGet"]["port"], main["livenessProbe"]["httpGet"]["port"]) == ("http", 8000)
+    container["resources"] = {"requests": {"memory": "1 Zi"}}
+    status = await api.refused(400, "POST", url("pods", ns), {**body, "metadata": {"name": "two"}})
+    assert "quantities must match the regular expression" in status["message"]
+
+
 @behaviour("pod-spec-frozen", "Of a pod's spec only a few fields may change (the image may): anything else is 422.")
 async def test_pod_frozen(api: Client, ns: str) -> None:
     container = {"name": "main", "image": "example.com/none:1", "env": [{"name": "A", "value": "1"}]}

@@ -8,33 +8,10 @@ from controllers_fixture import Object, add_node, gpu_pod, pod, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow_devcluster.embedded.controllers.fitting import Allocations, choose_node, quantity, requested
+from evenflow_devcluster.embedded.controllers.fitting import Allocations, choose_node, requested
 from evenflow_devcluster.embedded.controllers.scheduler import Scheduler
 
 GPU = "nvidia.com/gpu"
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("1", 1.0),
-        (2, 2.0),
-        ("250m", 0.25),
-        ("1k", 1e3),
-        ("1Ki", 1024.0),
-        ("1.5Gi", 1.5 * 2**30),
-        ("3e2", 300.0),
-        ("2E", 2e18),
-    ],
-)
-def test_quantities(text: object, number: float) -> None:
-    assert quantity(text) == pytest.approx(number)
-
-
-@pytest.mark.parametrize("text", ["", "two", "1Zi"])
-def test_bad_quantities(text: str) -> None:
-    with pytest.raises(ValueError):
-        quantity(text)
 
 
 def container(cpu: str, **more: Any) -> Object:

@@ -55,7 +55,7 @@ def messages(spec: Any) -> list[str]:
         ({"size": "small", "name": "Abc"}, "should match '^[a-z]+$'"),
         ({"size": "small", "name": "abc\n"}, "should match '^[a-z]+$'"),
         ({"size": "small", "name": "abcdef"}, "spec.name: Too long: may not be more than 5"),
-        ({"size": "small", "port": []}, "must be of type integer or string"),
+        ({"size": "small", "port": []}, "must be of type integer,string"),
         ({"size": "small", "labels": {"a": "1", "b": "2", "c": "3"}}, "spec.labels: Too many"),
         ({"size": "small", "labels": {"a": 1}}, "spec.labels.a"),
         ({"size": "small", "parts": [{"name": "a"}, {"name": "a"}]}, "spec.parts[1]: Duplicate value"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from .errors import FieldError
 from .jsonvalues import Object, dig
 from .pods import PodStrategy
+from .quantities import canonize
 from .resources import Resource
 from .services import ServiceStrategy
 from .strategy import CustomStrategy, Strategy
@@ -38,6 +39,10 @@ class NamespaceStrategy(Strategy):
 class NodeStrategy(Strategy):
     def default(self, obj: Object) -> None:
         obj.setdefault("spec", {})
+        for part in ("capacity", "allocatable"):
+            amounts = dig(obj, "status", part)
+            if isinstance(amounts, dict):
+                canonize(amounts, "Node")
 
     def prepare_create(self, obj: Object) -> None:
         # A kubelet registers its node with capacity and addresses, so the status of a new node stays;

@@ -6,6 +6,7 @@ from typing import Any
 from .errors import FieldError
 from .jsonvalues import Object, copied, dig
 from .naming import name_errors
+from .quantities import canonize
 from .strategy import Strategy
 
 _CONTAINER_LISTS = ("initContainers", "containers")
@@ -135,9 +136,7 @@ def _default_resources(resources: Any) -> None:
     for part in ("limits", "requests"):
         amounts = resources.get(part)
         if isinstance(amounts, dict):
-            for name, amount in amounts.items():
-                if isinstance(amount, int | float):
-                    amounts[name] = f"{amount:g}" if isinstance(amount, float) else str(amount)
+            canonize(amounts, "Pod")
     limits = resources.get("limits")
     if isinstance(limits, dict) and limits:
         requests = resources.setdefault("requests", {})

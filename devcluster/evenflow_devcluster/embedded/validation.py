@@ -61,8 +61,10 @@ def _check(value: Any, schema: Schema, path: str, root: bool = False) -> Iterato
             yield _type_error(path, "null", schema.type)
         return
     if schema.int_or_string:
-        if isinstance(value, bool) or not isinstance(value, int | str | float):
-            yield _type_error(path, _type_name(value), "integer or string")
+        # A Quantity may be any number: `cpu: 0.5`.
+        number = "number" if _is_quantity(schema) else "integer"
+        if not (_has_type(value, number) or isinstance(value, str)):
+            yield _type_error(path, _type_name(value), "integer,string")
             return
     elif schema.type is not None and not _has_type(value, schema.type):
         yield _type_error(path, _type_name(value), schema.type)
@@ -200,6 +202,10 @@ def _has_type(value: Any, wanted: str) -> bool:
     if wanted == "number":
         return isinstance(value, int | float) and not isinstance(value, bool)
     return _TYPE_NAMES.get(type(value)) == wanted
+
+
+def _is_quantity(schema: Schema) -> bool:
+    return {"type": "number"} in schema.raw.get("oneOf", ())
 
 
 def _type_name(value: Any) -> str:

@@ -4,34 +4,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from evenflow_devcluster.embedded.quantities import quantity
+
 Resources = dict[str, float]
-
-_SUFFIX = {
-    "n": 1e-9,
-    "u": 1e-6,
-    "m": 1e-3,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "T": 1e12,
-    "P": 1e15,
-    "E": 1e18,
-    "Ki": 2.0**10,
-    "Mi": 2.0**20,
-    "Gi": 2.0**30,
-    "Ti": 2.0**40,
-    "Pi": 2.0**50,
-    "Ei": 2.0**60,
-}
-
-
-def quantity(text: object) -> float:
-    """A Kubernetes quantity as a number; raises ValueError for anything else."""
-    raw = str(text)
-    for suffix in (raw[-2:], raw[-1:]):
-        if suffix in _SUFFIX:
-            return float(raw.removesuffix(suffix)) * _SUFFIX[suffix]
-    return float(raw)
 
 
 def requested(pod: Mapping[str, Any]) -> Resources:
