@@ -106,7 +106,7 @@ def lint_command(file: Path, output: str) -> int:
     pools = 0
     documents = 0
     try:
-        for documents, document in enumerate(_documents(_read(file)), start=1):
+        for documents, document in enumerate(documents_of(read_text(file)), start=1):
             if not isinstance(document, Mapping):
                 message = f"found {shown(document)}; write a Kubernetes object with apiVersion, kind, metadata and spec"
                 findings.append(Finding(name, documents, "", message))
@@ -116,7 +116,7 @@ def lint_command(file: Path, output: str) -> int:
                 pools += 1
                 findings += [Finding(name, documents, fault.path, fault.message) for fault in lint_pool(document)]
                 notes += [f"document {documents}: warning: {warning}" for warning in _warnings(document)]
-    except _Unreadable as error:
+    except Unreadable as error:
         findings.append(Finding(name, documents + 1, error.where, str(error)))
     else:
         if pools == 0 and not findings:
@@ -141,7 +141,7 @@ def lint_pool(document: Mapping[str, Any]) -> list[FieldError]:
     return faults
 
 
-class _Unreadable(Exception):
+class Unreadable(Exception):
     """The file can't be read as YAML. `where` is a line, or empty."""
 
     def __init__(self, message: str, where: str = "") -> None:
@@ -149,7 +149,7 @@ class _Unreadable(Exception):
         self.where = where
 
 
-def _read(file: Path) -> str:
+def read_text(file: Path) -> str:
     try:
         if str(file) == "-":
             data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
@@ -157,16 +157,16 @@ def _read(file: Path) -> str:
             with file.open("rb") as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise _Unreadable(f"can't be read ({error.strerror}); name a readable YAML file, or - for stdin") from None
+        raise Unreadable(f"can't be read ({error.strerror}); name a readable YAML file, or - for stdin") from None
     if len(data) > MAX_FILE_BYTES:
-        raise _Unreadable(f"found more than {MAX_FILE_BYTES} bytes; split the file")
+        raise Unreadable(f"found more than {MAX_FILE_BYTES} bytes; split the file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise _Unreadable(f"found a byte that isn't UTF-8 at offset {error.start}; save the file as UTF-8") from None
+        raise Unreadable(f"found a byte that isn't UTF-8 at offset {error.start}; save the file as UTF-8") from None
 
 
-def _documents(text: str) -> Iterator[Any]:
+def documents_of(text: str) -> Iterator[Any]:
     """The documents of a YAML stream without the empty ones; the items of a List count as documents."""
     count = 0
     try:
@@ -175,16 +175,16 @@ def _documents(text: str) -> Iterator[Any]:
             for item in items if isinstance(items, list) else [] if document is None else [document]:
                 count += 1
                 if count > MAX_DOCUMENTS:
-                    raise _Unreadable(f"found more than {MAX_DOCUMENTS} documents; split the file")
+                    raise Unreadable(f"found more than {MAX_DOCUMENTS} documents; split the file")
                 yield item
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _Unreadable(f"not YAML: {error.problem or error.context}; correct the syntax there", where) from None
+        raise Unreadable(f"not YAML: {error.problem or error.context}; correct the syntax there", where) from None
     except yaml.YAMLError as error:
-        raise _Unreadable(f"not YAML: {error}; correct the syntax") from None
+        raise Unreadable(f"not YAML: {error}; correct the syntax") from None
     except (ValueError, TypeError, RecursionError) as error:
-        raise _Unreadable(f"not YAML that Kubernetes can take: {error}; correct it") from None
+        raise Unreadable(f"not YAML that Kubernetes can take: {error}; correct it") from None
 
 
 def _root_schema() -> dict[str, Any]:

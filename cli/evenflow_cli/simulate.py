@@ -1,0 +1,232 @@
+"""`evenflow simulate`: the same pool and trace under several policies, side by side."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from evenflow_cli.pool_file import PoolFileError, read_pool_file
+from evenflow_cli.simulation.loads import LoadedTrace, TraceOptions, engine_requests, load_traces
+from evenflow_cli.simulation.picture import picture
+from evenflow_cli.simulation.policies import Candidate, candidate
+from evenflow_cli.simulation.runs import Load, PrefixCaching, Run, engine_spec, simulate_all
+from evenflow_model.fleet.routing import router
+from evenflow_model.traces import TIME_UNITS, TimeUnit
+from evenflow_operator.api.pool import LLMServingPool
+
+EXIT_UNUSABLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command's options, as given."""
+
+    pool_file: Path
+    traces: tuple[str, ...]
+    policies: str
+    output: str = "table"
+    rate_scale: float = 1.0
+    seconds: float | None = None
+    seed: int = 0
+    oracle: bool = False
+    prefix_caching: str = "off"
+    routing: str = "least-outstanding"
+    time_unit: str | None = None
+    columns: tuple[str, ...] = ()
+    kv_tokens: int | None = None
+    jobs: int | None = None
+
+
+class Unusable(ValueError):
+    """Input that can't be simulated: the reason, the field and the remedy."""
+
+
+def simulate_command(options: Options) -> int:
+    """Returns the exit status: 0, or 2 with the reason on standard error."""
+    console = Console(stderr=True, highlight=False)
+    try:
+        if options.output == "png" and sys.stdout.isatty():
+            raise Unusable("--output png writes an image to standard output: redirect it to a file")
+        candidates = _candidates(options.policies)
+        pool = _pool(options)
+        trace_options = TraceOptions(
+            _positive("--rate-scale", options.rate_scale),
+            None if options.seconds is None else _positive("--seconds", options.seconds),
+            _columns(options.columns),
+            _time_unit(options.time_unit),
+        )
+        files = [_trace_file(text) for text in options.traces]
+        trace = load_traces(files, pool.spec.traffic_classes, trace_options)
+        load = _load(options, pool, trace)
+    except (Unusable, PoolFileError, ValueError) as error:
+        print(f"evenflow simulate: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    except OSError as error:
+        print(f"evenflow simulate: {error.filename}: can't be read ({error.strerror})", file=sys.stderr)
+        return EXIT_UNUSABLE
+    for note in trace.notes:
+        console.print(f"note: {note}", markup=False, soft_wrap=True)
+    runs = _simulate(load, candidates, options.jobs, console)
+    if runs[0].refused:
+        limit = "spec.model.maxModelLen" if _model_binds(pool) else "spec.engine.kvCacheTokens"
+        console.print(f"note: {runs[0].refused} requests are longer than {limit} allows and were refused", markup=False)
+    document = trace.document([path.name for _, path in files], trace_options)
+    document["refused"] = runs[0].refused
+    if options.output == "json":
+        print(json.dumps({"trace": document, "rows": [_row(run) for run in runs]}, indent=2))
+    elif options.output == "png":
+        sys.stdout.buffer.write(picture(runs, _title(pool, document)))
+        sys.stdout.buffer.flush()
+    else:
+        _print_table(runs, _title(pool, document))
+    return 0
+
+
+def _candidates(text: str) -> list[Candidate]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or len(set(names)) != len(names):
+        raise Unusable(f"--policies: found {text!r}; name each policy once, separated by commas")
+    try:
+        return [candidate(name) for name in names]
+    except ValueError as error:
+        raise Unusable(f"--policies: {error}") from None
+
+
+def _pool(options: Options) -> LLMServingPool:
+    pool = read_pool_file(options.pool_file)
+    if pool.spec.replicas < 1:
+        raise Unusable("spec.replicas: found 0; a pool without engines serves nothing, set it to at least 1")
+    if options.kv_tokens is not None:
+        engine = pool.spec.engine.model_copy(update={"kv_cache_tokens": options.kv_tokens})
+        pool = pool.model_copy(update={"spec": pool.spec.model_copy(update={"engine": engine})})
+    return pool
+
+
+def _load(options: Options, pool: LLMServingPool, trace: LoadedTrace) -> Load:
+    router(options.routing, options.seed)
+    if options.prefix_caching not in ("off", "lru", "ideal"):
+        raise Unusable(f"--prefix-caching: found {options.prefix_caching!r}; choose off, lru or ideal")
+    if options.prefix_caching != "off" and not trace.has_hashes:
+        raise Unusable(
+            "--prefix-caching: the trace has no column hash_ids, which names the prompts' blocks; leave it off"
+        )
+    largest = engine_spec(pool.spec)
+    limit = min(largest.max_model_len, largest.kv_tokens // largest.block_size * largest.block_size)
+    if all(request.total_tokens > limit for request in trace.requests):
+        field = "spec.model.maxModelLen" if _model_binds(pool) else "spec.engine.kvCacheTokens"
+        shortest = min(request.total_tokens for request in trace.requests)
+        raise Unusable(
+            f"{field}: every request of the trace is longer than {limit} tokens; raise it to {shortest} or more"
+        )
+    requests = engine_requests(trace.requests, oracle=options.oracle, prefix_caching=options.prefix_caching != "off")
+    return Load(pool, requests, options.seed, options.routing, cast(PrefixCaching, options.prefix_caching))
+
+
+def _model_binds(pool: LLMServingPool) -> bool:
+    spec = engine_spec(pool.spec)
+    return spec.max_model_len <= spec.kv_tokens
+
+
+def _trace_file(text: str) -> tuple[str | None, Path]:
+    name, given, path = text.partition("=")
+    if given and not Path(text).exists():
+        return name, Path(path)
+    return None, Path(text)
+
+
+def _columns(texts: Sequence[str]) -> dict[str, str]:
+    columns = {}
+    for text in texts:
+        field, given, name = text.partition("=")
+        if not given or not name:
+            raise Unusable(f"--column: found {text!r}; write FIELD=HEADER, such as output_tokens=generated")
+        columns[field] = name
+    return columns
+
+
+def _time_unit(text: str | None) -> TimeUnit | None:
+    if text is not None and text not in TIME_UNITS:
+        raise Unusable(f"--time-unit: found {text!r}; choose {', '.join(TIME_UNITS)}")
+    return text
+
+
+def _positive(option: str, value: float) -> float:
+    if not (math.isfinite(value) and value > 0):
+        raise Unusable(f"{option}: found {value:g}; it must be a positive number")
+    return value
+
+
+def _simulate(load: Load, candidates: Sequence[Candidate], jobs: int | None, console: Console) -> list[Run]:
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        tasks = [bar.add_task(one.name, total=len(load.requests)) for one in candidates]
+        runs = simulate_all(
+            load, candidates, jobs=jobs, progress=lambda number, done: bar.update(tasks[number], completed=done)
+        )
+        for task in tasks:
+            bar.update(task, completed=len(load.requests))
+    return runs
+
+
+def _row(run: Run) -> dict[str, Any]:
+    figures = {name: _finite(value) for name, value in asdict(run.result).items()}
+    return {"name": run.name, **figures}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _title(pool: LLMServingPool, trace: dict[str, Any]) -> str:
+    spec = pool.spec
+    return (
+        f"{', '.join(trace['files'])}: {trace['requests']:,} requests in {trace['seconds']:,.0f} s on {spec.replicas} "
+        f"engines ({spec.engine.simulated.step_time_model.value}, {spec.engine.kv_cache_tokens:,} KV tokens, "
+        f"{spec.engine.max_num_seqs} sequences, {spec.engine.max_num_batched_tokens} tokens per step)"
+    )
+
+
+def _print_table(runs: Sequence[Run], title: str) -> None:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("policy")
+    columns = (
+        "done",
+        "mean s",
+        "p50 s",
+        "p99 s",
+        "TTFT s",
+        "s/token",
+        "evictions",
+        "recomputed",
+        "KV use",
+        "makespan s",
+    )
+    for name in columns:
+        table.add_column(name, justify="right")
+    for run in runs:
+        one = run.result
+        table.add_row(
+            run.name,
+            f"{one.completed:,}",
+            *(f"{value:.1f}" for value in (one.mean_latency_s, one.p50_latency_s, one.p99_latency_s, one.mean_ttft_s)),
+            f"{one.latency_per_token_s:.2f}",
+            f"{one.evictions:,}",
+            f"{one.recomputed_per_generated:.3f}",
+            f"{one.kv_use_mean:.2f}",
+            f"{one.makespan_s:,.0f}",
+        )
+    Console(highlight=False, width=None if sys.stdout.isatty() else 130).print(table)

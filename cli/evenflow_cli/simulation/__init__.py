@@ -1,0 +1,1 @@
+"""`evenflow simulate`: a pool and a trace under several policies."""
