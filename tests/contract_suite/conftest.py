@@ -77,6 +77,8 @@ async def ns(api: Client) -> AsyncIterator[str]:
     name = unique("contract")
     await api.create("namespaces", None, {"metadata": {"name": name}})
     yield name
+    # No kubelet ends the pods that a test has put on a node.
+    await api.send("DELETE", url("pods", name), {"gracePeriodSeconds": 0})
     await api.send("DELETE", url("namespaces", None, name))
 
 
