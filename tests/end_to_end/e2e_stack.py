@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from evenflow_devcluster.state import read_state
 
 from evenflow_devcluster.demo.children import Child, Children
 from evenflow_devcluster.demo.pool_watch import POOLS, PoolWatch, until
 from evenflow_devcluster.kube import Json, KubeClient, KubeError
+from evenflow_devcluster.state import read_state
 
 EVENFLOW = str(Path(sys.executable).with_name("evenflow"))
 PATIENCE = 60.0

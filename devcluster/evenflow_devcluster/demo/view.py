@@ -79,7 +79,7 @@ def screen(view: View) -> RenderableType:
     if view.decisions:
         parts.append(decisions_table(view.decisions[-4:], "Last decisions"))
     if view.done:
-        parts.append(phases_table(view.done))
+        parts.append(done_table(view.done))
     return Panel(Group(*parts), title=f"Evenflow demo: {view.title}", subtitle=view.metrics_source, width=100)
 
 
@@ -130,6 +130,25 @@ def decisions_table(decisions: Sequence[Mapping[str, Any]], title: str) -> Table
     table.add_column("message", overflow="fold")
     for decision in decisions:
         table.add_row(str(decision.get("time", ""))[11:19], str(decision["reason"]), str(decision["message"]))
+    return table
+
+
+def done_table(phases: Sequence[PhaseReport]) -> Table:
+    """The finished phases, a row each: the live screen should fit a small terminal."""
+    table = Table(box=None, padding=(0, 1), header_style="dim", width=96)
+    table.add_column("finished", no_wrap=True)
+    for name in ("mean s", "p99 s", "first token s", "evictions", "recomputed", "tokens/s"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for phase in phases:
+        table.add_row(
+            phase.name,
+            f"{phase.mean_latency_s:.1f}",
+            f"{phase.p99_latency_s:.1f}",
+            f"{phase.mean_ttft_s:.1f}",
+            f"{phase.evictions:,}",
+            f"{phase.recomputed_tokens:,}",
+            f"{phase.tokens_per_s:.0f}",
+        )
     return table
 
 
