@@ -181,10 +181,13 @@ class ToyCluster:
             self.tick(seconds)
 
     def settle(self, rounds: int = 60, seconds: float = 5.0) -> int:
-        """Rounds until a pass has nothing to do (twice in a row); fails when that never happens."""
+        """Rounds until passes have nothing to do and nothing to wait for; fails when that never happens."""
         quiet = 0
         for number in range(rounds):
-            quiet = 0 if self.decide().commands else quiet + 1
+            busy = bool(self.decide().commands)
+            busy |= any(entry.until > self.now for entry in self.memory.backoff.values())
+            busy |= any(pod.drain_started is not None for pods in self.by_slot().values() for pod in pods)
+            quiet = 0 if busy else quiet + 1
             if quiet == 2:
                 return number
             self.tick(seconds)

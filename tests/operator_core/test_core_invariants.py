@@ -12,10 +12,35 @@ from evenflow_operator.core.decide import decide
 from evenflow_operator.core.plan import CreatePod, DeletePod, PatchPod, Plan
 
 FAULTS = st.sampled_from(
-    ["fail", "succeed", "delete", "lose-node", "find-node", "unready", "drain", "orphan", "twin", "silence", "busy"]
+    [
+        "fail",
+        "succeed",
+        "delete",
+        "lose-node",
+        "find-node",
+        "unready",
+        "drain",
+        "orphan",
+        "twin",
+        "silence",
+        "busy",
+        "stall",
+    ]
 )
 CHANGES = st.sampled_from(
-    ["replicas-0", "replicas-2", "replicas-5", "restart", "policy", "classes", "cap", "static", "advisory", "active"]
+    [
+        "replicas-0",
+        "replicas-2",
+        "replicas-5",
+        "restart",
+        "policy",
+        "classes",
+        "cap",
+        "static",
+        "advisory",
+        "active",
+        "paused",
+    ]
 )
 STEP = st.one_of(FAULTS, CHANGES, st.just("operator-restart"), st.just("nothing"))
 
@@ -37,7 +62,7 @@ def happen(cluster: ToyCluster, what: str, pick: int) -> None:
     elif what == "static":
         classes = ["chat"]
         cluster.change(placement={"strategy": "Static", "static": [{"slot": pick % 3, "classes": classes}]})
-    elif what in ("advisory", "active"):
+    elif what in ("advisory", "active", "paused"):
         cluster.change(mode=what.capitalize())
     elif what == "operator-restart":
         cluster.restart_operator()
@@ -59,8 +84,9 @@ def happen(cluster: ToyCluster, what: str, pick: int) -> None:
         cluster.pods[name] = replace(pod, owner_uid=None)
     elif what == "twin":
         cluster.pods[f"{name}-twin"] = replace(pod, name=f"{name}-twin", uid=f"{pod.uid}-twin{pick}")
-    elif what in ("silence", "busy") and pod.uid in cluster.engines:
+    elif what in ("silence", "busy", "stall") and pod.uid in cluster.engines:
         engine = cluster.engines[pod.uid]
+        engine.frozen, engine.waiting = what == "stall", 4 if what == "stall" else 0
         engine.silent, engine.running = what == "silence", 3 if what == "busy" else 0
 
 
@@ -105,7 +131,7 @@ def test_promises_hold_through_any_history_and_the_pool_comes_to_rest(steps: lis
         happen(cluster, what, pick)
         plan = decide(cluster.snapshot(), CACHE)
         check(cluster, plan)
-        if cluster.spec.get("mode") == "Advisory":
+        if cluster.spec.get("mode") in ("Advisory", "Paused"):
             assert not plan.commands
         cluster.decide()
         cluster.tick()
@@ -118,13 +144,14 @@ def test_promises_hold_through_any_history_and_the_pool_comes_to_rest(steps: lis
 
 
 def heal(cluster: ToyCluster) -> None:
+    """Nothing goes wrong any more."""
     cluster.lost_nodes.clear()
     cluster.change(mode="Active")
     for name, pod in cluster.pods.items():
         if pod.phase == "Running":
             cluster.pods[name] = replace(pod, ready=True, ready_since=cluster.now)
     for engine in cluster.engines.values():
-        engine.silent, engine.running = False, 0
+        engine.silent, engine.frozen, engine.running, engine.waiting = False, False, 0, 0
 
 
 @settings(max_examples=20)
