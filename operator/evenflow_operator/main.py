@@ -36,6 +36,8 @@ from evenflow_operator.settings import Settings, SettingsError, parse_settings
 from evenflow_operator.telemetry import Telemetry
 from evenflow_operator.watches import WatchesFailed
 
+SWITCH_SECONDS = 0.001
+"""How soon the engine's loop gets the interpreter back from the threads of the watches and of decide."""
 CRD_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 STOP_SECONDS = 4.0
 CRD_HINT = "the CRD llmservingpools.serving.evenflow.dev is not installed; run: evenflow crd | kubectl apply -f -"
@@ -51,6 +53,7 @@ def main(arguments: Sequence[str]) -> int:
     except ValueError as error:
         print(f"evenflow operator: {error}", file=sys.stderr)
         return 2
+    sys.setswitchinterval(SWITCH_SECONDS)
     try:
         asyncio.run(_run_until_signal(settings))
     except (KubeConfigError, PortTaken, SettingsError) as error:

@@ -102,12 +102,8 @@ class Poller:
         targets = _targets(key, record.pool, self._cache.pods(key))
         if not targets:
             return
-        due = max(self._interval(key), self._lengths_every)
         asked = [self._sample(key, self._source(record.pool), targets)]
-        asked += [self._state(key, target) for target in targets]
-        asked += [
-            self._lengths(key, target) for target in targets if self._readings.lengths_age(key, target.uid) >= due
-        ]
+        asked += [self._ask_worker(key, target) for target in targets]
         await asyncio.gather(*asked)
         self._queue.add(key)
 
@@ -131,15 +127,16 @@ class Poller:
             return
         self._readings.put_sample(key, sample, [target.uid for target in targets])
 
-    async def _state(self, key: Key, target: Target) -> None:
+    async def _ask_worker(self, key: Key, target: Target) -> None:
         state = await _answer(self._admin.state(target.ip))
-        if state is not None:
-            self._readings.put_state(key, target.uid, state)
-
-    async def _lengths(self, key: Key, target: Target) -> None:
-        lengths = await _answer(self._admin.lengths(target.ip))
-        if lengths is not None:
-            self._readings.put_lengths(key, target.uid, lengths)
+        if state is None:
+            return
+        self._readings.put_state(key, target.uid, state)
+        due = max(self._interval(key), self._lengths_every)
+        if self._readings.lengths_age(key, target.uid) >= due:
+            lengths = await _answer(self._admin.lengths(target.ip))
+            if lengths is not None:
+                self._readings.put_lengths(key, target.uid, lengths)
 
     def _interval(self, key: Key) -> float:
         record = self._cache.pool(key)
