@@ -4,6 +4,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -19,8 +20,10 @@ from evenflow_cli.simulation.policies import Candidate, candidate
 from evenflow_cli.simulation.runs import Load, PrefixCaching, Run, engine_spec, simulate_all
 from evenflow_model.fleet.routing import router
 from evenflow_model.traces import TIME_UNITS, TimeUnit
+from evenflow_operator.api.enums import PredictorType
 from evenflow_operator.api.pool import LLMServingPool
 
+EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
 
 
@@ -73,7 +76,13 @@ def simulate_command(options: Options) -> int:
         return EXIT_UNUSABLE
     for note in trace.notes:
         console.print(f"note: {note}", markup=False, soft_wrap=True)
-    runs = _simulate(load, candidates, options.jobs, console)
+    if pool.spec.scheduling.predictor.type is PredictorType.MODEL and not options.oracle:
+        console.print("note: spec.scheduling.predictor: a trace has no prompts for the Model; class means predict")
+    try:
+        runs = _simulate(load, candidates, options.jobs, console)
+    except BrokenProcessPool:
+        print("evenflow simulate: a process ended early, likely for want of memory; try --jobs 1", file=sys.stderr)
+        return EXIT_FAILED
     if runs[0].refused:
         limit = "spec.model.maxModelLen" if _model_binds(pool) else "spec.engine.kvCacheTokens"
         console.print(f"note: {runs[0].refused} requests are longer than {limit} allows and were refused", markup=False)

@@ -48,9 +48,7 @@ def random_load(source: random.Random, count: int) -> list[EngineRequest]:
         output = source.choice((1, 32, 64, source.randint(1, 200)))
         family = source.randrange(3)
         prefix = tuple(1000 * family + block for block in range(prompt // 16))
-        requests.append(
-            EngineRequest(f"r{number}", prompt, output, output, source.choice(CLASSES), now, prefix=prefix)
-        )
+        requests.append(EngineRequest(f"r{number}", prompt, output, output, source.choice(CLASSES), now, prefix=prefix))
     return requests
 
 

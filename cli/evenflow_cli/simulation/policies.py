@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from evenflow_contract.worker_config import Admission, Policy, Victim, WorkerConfig
-from evenflow_operator.api.enums import AdmissionMode, AdmissionUnit, SchedulingPolicy
+from evenflow_operator.api.enums import AdmissionMode, AdmissionUnit, Mode, SchedulingPolicy
 from evenflow_operator.api.enums import Victim as VictimName
 from evenflow_operator.api.spec import AdmissionControl, LLMServingPoolSpec
 from evenflow_operator.core.config import base_config, slot_config
@@ -117,4 +117,4 @@ def operated_spec(one: Candidate, spec: LLMServingPoolSpec) -> LLMServingPoolSpe
         unit=AdmissionUnit.VOLUME,
         watermark_percent=spec.admission.watermark_percent if spec.admission.mode is AdmissionMode.AUTO else None,
     )
-    return spec.model_copy(update={"scheduling": scheduling, "admission": admission})
+    return spec.model_copy(update={"mode": Mode.ACTIVE, "scheduling": scheduling, "admission": admission})

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any, Literal
 
@@ -147,7 +148,7 @@ def simulate_all(
     jobs = min(jobs or len(os.sched_getaffinity(0)), len(candidates))
     if jobs <= 1:
         return [
-            simulate(load, one, None if progress is None else lambda done, number=number: progress(number, done))  # type: ignore[misc]
+            simulate(load, one, None if progress is None else partial(progress, number))
             for number, one in enumerate(candidates)
         ]
     context = multiprocessing.get_context("spawn")

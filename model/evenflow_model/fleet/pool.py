@@ -37,7 +37,7 @@ class TimeHook:
 
 
 class _Member:
-    __slots__ = ("busy", "engine", "finished", "leap", "load", "version")
+    __slots__ = ("busy", "engine", "finished", "hooked_at", "leap", "load", "version")
 
     def __init__(self, index: int, engine: Engine) -> None:
         self.engine = engine
@@ -46,6 +46,7 @@ class _Member:
         self.finished: tuple[FinishedRequest, ...] = ()
         self.busy = False
         self.version = 0
+        self.hooked_at = 0
 
 
 class Fleet:
@@ -163,7 +164,8 @@ class Fleet:
         limit = _LONGEST_LEAP
         if self._on_iterations is not None:
             every, iterations = self._on_iterations.every, engine.counters.iterations
-            if iterations and iterations % every == 0:
+            if iterations % every == 0 and iterations > member.hooked_at:
+                member.hooked_at = iterations
                 self._on_iterations.call(member.load.index, engine)
             limit = every - iterations % every
         if not engine.has_work:
