@@ -68,7 +68,13 @@ async def test_only_the_token_opens_anything_but_health_and_version(http: Http) 
     for path in ("/healthz", "/livez", "/readyz", "/version"):
         async with http.session.get(http.cluster.url + path, headers={"Authorization": ""}) as response:
             assert response.status == 200, path
-    for path, header in (("/api", ""), (PODS, "Bearer wrong"), ("/_faults", "Basic x")):
+    token = http.cluster.token
+    for path, header in (
+        ("/api", ""),
+        (PODS, "Bearer wrong"),
+        ("/_faults", f"Basic {token}"),
+        (PODS, f"Bearer {token}x"),
+    ):
         async with http.session.get(http.cluster.url + path, headers={"Authorization": header}) as response:
             assert response.status == 401, path
             assert (await response.json())["reason"] == "Unauthorized"
