@@ -39,13 +39,20 @@ def install_command(target: Path, output: str) -> int:
 
 
 def install(target: Path) -> str:
-    """Copy worker, contract and model with a dist-info, each swapped in whole; returns the version.
+    """Copy worker, contract and model as they are installed here; returns the version.
 
-    Raises InstallError if `target` holds something else under one of the names, OSError if it can't be written.
+    Raises InstallError if they aren't, or if `target` holds something else under one of the names, OSError if it can't
+    be written.
     """
+    release = _version()
+    copy(target, release)
+    return release
+
+
+def copy(target: Path, release: str) -> None:
+    """Copy the packages that this Python imports, with a dist-info that says `release`; each is swapped in whole."""
     if target.exists() and not target.is_dir():
         raise InstallError(f"{target} is not a directory; name one, it is made if it is missing")
-    release = _version()
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".evenflow-", dir=target) as staging:
         stage = Path(staging)
@@ -59,7 +66,6 @@ def install(target: Path) -> str:
             _swap(stage / name, target / name, stage / f"{name}.old")
         # The init container runs as root, vLLM often doesn't.
         os.chmod(target, 0o755)
-    return release
 
 
 def _swap(new: Path, place: Path, aside: Path) -> None:
@@ -100,7 +106,11 @@ def _dist_info(stage: Path, name: str, release: str) -> None:
 
 def _requirements() -> list[str]:
     found: list[str] = []
-    for line in metadata("evenflow").get_all("Requires-Dist") or []:
+    try:
+        lines = metadata("evenflow").get_all("Requires-Dist") or []
+    except PackageNotFoundError:
+        return found
+    for line in lines:
         requirement, _, marker = str(line).partition(";")
         if not marker or "worker" in marker:
             found.append(requirement.strip())

@@ -98,7 +98,7 @@ def test_a_good_predictor_is_used():
 def test_a_kind_that_is_not_here_is_counted():
     fallbacks: Counter[str] = Counter()
     guarded = GuardedPredictor(None, fallbacks)
-    guarded.configure(replace(CONFIG, predictor=Predictor("Quantile")))
+    guarded.configure(replace(CONFIG, predictor=Predictor("Model", "/nowhere")))
     assert guarded.predict("chat", 5) == 200
     assert fallbacks == {"unavailable": 1}
     guarded.configure(CONFIG)

@@ -1,0 +1,265 @@
+"""Real vLLM on CPU under load: clients that leave, live control, classes, crashes, several engines."""
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from vllm_server import VllmServer, make_weights, until
+
+from evenflow_contract.worker_config import Admission, WorkerConfig
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.cluster]
+
+REPOSITORY = Path(__file__).parents[2]
+CONFIG = WorkerConfig(generation=1, classes=("chat", "code"), aging_seconds=30.0)
+APPLY_SECONDS = 2.0
+"""What design and issue allow between a push and the first decision by it."""
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The worker as `evenflow worker install` leaves it; vLLM's environment has nothing of ours."""
+    target = tmp_path_factory.mktemp("worker")
+    sources = ":".join(str(REPOSITORY / part) for part in ("cli", "worker", "contract", "model"))
+    code = (
+        "import sys; from pathlib import Path; from evenflow_cli.worker import copy; copy(Path(sys.argv[1]), '0.0.0')"
+    )
+    subprocess.run([sys.executable, "-c", code, str(target)], check=True, env={"PYTHONPATH": sources}, timeout=60)
+    return target
+
+
+@pytest.fixture(scope="module")
+def server(weights: Path, worker: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    server = VllmServer(weights, worker, tmp_path_factory.mktemp("server") / "vllm.log")
+    server.config.write_text(CONFIG.to_json())
+    server.start()
+    try:
+        asyncio.run(server.ready())
+        yield server
+    finally:
+        server.stop()
+
+
+def total(metrics: str, name: str, **labels: str) -> float:
+    """Sum of a metric's series that carry these labels; raises if there is none."""
+    found = [
+        float(line.rpartition(" ")[2])
+        for line in metrics.splitlines()
+        if re.match(rf"{re.escape(name)}(\{{|\s)", line)
+        and all(f'{key}="{value}"' in line for key, value in labels.items())
+    ]
+    assert found, f"no series of {name} with {labels}"
+    return sum(found)
+
+
+async def figure(server: VllmServer, name: str, **labels: str) -> float:
+    port = server.url + "/metrics" if name.startswith("vllm:") else server.admin_url("/metrics")
+    return total(await server.get(port), name, **labels)
+
+
+async def idle(server: VllmServer) -> dict[str, Any]:
+    async def check() -> dict[str, Any] | None:
+        state = await server.state()
+        return state if state["running"] + state["waiting"] + sum(state["inFlight"].values()) == 0 else None
+
+    found: dict[str, Any] = await until(check, "the engine is idle")
+    return found
+
+
+async def nothing_failed(server: VllmServer) -> None:
+    metrics = await server.get(server.admin_url("/metrics"))
+    assert "evenflow_hook_errors_total{" not in metrics, metrics
+
+
+async def test_the_worker_is_in_charge_and_reads_its_file(server: VllmServer) -> None:
+    state = await server.state()
+    assert state["scheduler"] == "evenflow"
+    assert state["appliedGeneration"] == 1
+    assert state["configHash"] == CONFIG.content_hash()
+    assert (state["blockSize"], state["kvCapacityTokens"]) == (32, 128 * 32)
+    assert state["engine"].startswith("vLLM ")
+
+
+async def test_two_hundred_at_once_and_both_ports(server: VllmServer) -> None:
+    before = await figure(server, "evenflow_admitted_requests_total", kind="new")
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(*(server.complete(session, 16 + number % 48) for number in range(200)))
+    await idle(server)
+    assert await figure(server, "evenflow_admitted_requests_total", kind="new") == before + 200
+    evictions = await figure(server, "evenflow_evictions_total")
+    assert evictions == await figure(server, "vllm:num_preemptions_total")
+    assert await figure(server, "evenflow_kv_capacity_tokens") == 128 * 32
+    lengths = await server.get(server.admin_url("/evenflow/v1/lengths"))
+    assert lengths["classes"]["default"]["completed"] >= 200
+    await nothing_failed(server)
+
+
+async def test_clients_that_hang_up_leave_nothing(server: VllmServer) -> None:
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        await asyncio.gather(
+            *(server.complete(session, 120, stop_after=3 if number % 2 else None) for number in range(60))
+        )
+        waiting = [asyncio.create_task(server.complete(session, 400)) for _ in range(40)]
+        await until(lambda: _waiting(server), "some requests wait")
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    await idle(server)
+    await nothing_failed(server)
+
+
+async def _waiting(server: VllmServer) -> bool:
+    return bool((await server.state())["waiting"] > 0)
+
+
+async def test_cap_and_policy_change_while_loaded(server: VllmServer) -> None:
+    generation = (await server.state())["appliedGeneration"]
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        load = [asyncio.create_task(server.complete(session, 100)) for _ in range(150)]
+        await until(lambda: _waiting(server), "some requests wait")
+        changes = (
+            {"policy": "FCFS", "admission": Admission("Limited", "Requests", 0.5, 0.05)},
+            {"policy": "SJF", "admission": Admission("Limited", "Volume", 1.0, 0.0)},
+            {"policy": "SVF", "victim": "LeastProgress", "admission": Admission()},
+        )
+        for change in changes:
+            generation += 1
+            wanted = replace(CONFIG, generation=generation, **change)  # type: ignore[arg-type]
+            status, answer = await server.push(wanted.document())
+            assert (status, answer["appliedGeneration"]) == (200, generation)
+
+            async def applied(wanted: WorkerConfig = wanted) -> bool:
+                state = await server.state()
+                return bool(state["configHash"] == wanted.content_hash() and state["policy"] == wanted.policy)
+
+            await until(applied, f"generation {generation} is in force", APPLY_SECONDS)
+        await asyncio.gather(*load)
+    await idle(server)
+    status, answer = await server.push(replace(CONFIG, generation=1).document())
+    assert (status, answer["appliedGeneration"]) == (409, generation)
+    await nothing_failed(server)
+
+
+async def test_the_class_comes_by_header_or_body(server: VllmServer) -> None:
+    before = {
+        name: await figure(server, "evenflow_completed_requests_total", traffic_class=name) for name in ("chat", "code")
+    }
+    headers = {"x-traffic-class": "chat"}
+    async with aiohttp.ClientSession() as session:
+        await server.complete(session, 3, headers=headers)
+        await server.complete(session, 3, vllm_xargs={"traffic_class": "code"})
+        await server.complete(session, 3, headers=headers, vllm_xargs={"traffic_class": "code"})
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "w3 w4"}], "max_tokens": 3}
+        async with session.post(f"{server.url}/v1/chat/completions", json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            assert answer.headers.get("Connection", "keep-alive") != "close"
+        await server.complete(session, 3, headers={"x-traffic-class": "unlisted"})
+        async with session.post(f"{server.url}/v1/completions", data=b"{not json", headers=headers) as answer:
+            assert answer.status in (400, 422)
+    await idle(server)
+    assert await figure(server, "evenflow_completed_requests_total", traffic_class="chat") == before["chat"] + 3
+    assert await figure(server, "evenflow_completed_requests_total", traffic_class="code") == before["code"] + 1
+    metrics = await server.get(server.admin_url("/metrics"))
+    assert "unlisted" not in metrics
+    assert await figure(server, "evenflow_misrouted_requests_total") == 1
+
+
+async def test_a_class_of_another_engine_is_served_and_sent_away(server: VllmServer) -> None:
+    body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 2}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{server.url}/v1/completions", json=body, headers={"x-traffic-class": "elsewhere"}) as answer,
+    ):
+        assert answer.status == 200
+        assert answer.headers["Connection"] == "close"
+
+
+async def test_kinds_of_requests_that_take_other_ways(server: VllmServer) -> None:
+    """Several answers to one prompt, structured output, a cached prefix: each is finished and counted once."""
+    before = await figure(server, "evenflow_completed_requests_total")
+    async with aiohttp.ClientSession() as session:
+        for fields in (
+            {"n": 3, "temperature": 1.0},
+            {"structured_outputs": {"regex": "w3( w4)*"}, "ignore_eos": False},
+            {"prompt": " ".join(["w9"] * 200)},
+            {"prompt": " ".join(["w9"] * 200)},
+            {"prompt": ["w3 w4", "w5 w6"]},
+        ):
+            body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 8, "ignore_eos": True, **fields}
+            async with session.post(f"{server.url}/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+    await idle(server)
+    assert await figure(server, "evenflow_completed_requests_total") == before + 3 + 1 + 1 + 1 + 2
+    await nothing_failed(server)
+
+
+async def test_a_malformed_push_changes_nothing(server: VllmServer) -> None:
+    before = await server.state()
+    document = replace(CONFIG, generation=before["appliedGeneration"] + 1).document()
+    document["admission"] = {"mode": "Limited", "unit": "Volume", "watermark": 0}
+    status, answer = await server.push(document)
+    assert (status, answer["field"]) == (422, "admission.perIteration")
+    after = await server.state()
+    assert after["configHash"] == before["configHash"]
+    assert await figure(server, "evenflow_config_refused_total") >= 1
+
+
+def test_killed_and_restarted_it_has_its_file_again(server: VllmServer) -> None:
+    """Last on this server: -9 to the whole group, as the kernel's memory killer would."""
+    file = replace(CONFIG, generation=900, policy="SJF", admission=Admission("Limited", "Volume", 0.7, 0.02))
+    server.config.write_text(file.to_json())
+    server.stop(signal.SIGKILL)
+    server.start()
+
+    async def check() -> None:
+        await server.ready()
+        state = await server.state()
+        assert (state["appliedGeneration"], state["policy"]) == (900, "SJF")
+        assert state["configHash"] == file.content_hash()
+        assert await figure(server, "evenflow_admission_cap_volume_ratio") == 0.7
+
+    asyncio.run(check())
+    server.stop()
+
+
+def test_two_engines_each_with_its_port(weights: Path, worker: Path, tmp_path: Path) -> None:
+    server = VllmServer(weights, worker, tmp_path / "vllm.log", "--data-parallel-size", "2", engines=2)
+    server.config.write_text(CONFIG.to_json())
+
+    async def check() -> None:
+        await server.ready()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            await asyncio.gather(*(server.complete(session, 12) for _ in range(40)))
+        states = [await server.state(engine) for engine in (0, 1)]
+        assert all(state["appliedGeneration"] == 1 and state["scheduler"] == "evenflow" for state in states)
+        counts = [
+            total(
+                await server.get(server.admin_url("/metrics", engine)), "evenflow_admitted_requests_total", kind="new"
+            )
+            for engine in (0, 1)
+        ]
+        assert sum(counts) == 40
+        assert min(counts) > 0, "one engine got nothing"
+        for engine in (0, 1):
+            status, _ = await server.push(replace(CONFIG, generation=2, policy="FCFS").document(), engine)
+            assert status == 200
+        assert [(await server.state(engine))["policy"] for engine in (0, 1)] == ["FCFS", "FCFS"]
+
+    server.start()
+    try:
+        asyncio.run(check())
+    finally:
+        server.stop()

@@ -1,0 +1,195 @@
+"""A real vLLM server on CPU with a tiny random model, its worker loaded from an install directory."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import aiohttp
+
+START_SECONDS = 240.0
+T = TypeVar("T")
+
+
+def make_weights(path: Path, *, max_model_len: int = 1024) -> Path:
+    """The tiny model with random weights and a tokenizer of 512 words."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from vllm_kit import make_model_dir
+
+    make_model_dir(path, max_model_len=max_model_len)
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig.from_pretrained(path)).to(torch.float32).save_pretrained(path)
+    return path
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` ports in a row that nobody listens on now."""
+    for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
+        try:
+            for port in range(base, base + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise RuntimeError("no free ports")
+
+
+class VllmServer:
+    """One server process. `admin` are the admin ports of its engines."""
+
+    def __init__(self, model: Path, worker: Path, log: Path, *extra: str, engines: int = 1, config: Path | None = None):
+        base = free_ports(2 + engines)
+        self.port = base
+        self.admin = list(range(base + 1, base + 1 + engines))
+        self.config = config or log.with_suffix(".json")
+        self.log = log
+        self._command = [
+            sys.executable,
+            *("-m", "vllm.entrypoints.openai.api_server"),
+            *("--model", str(model), "--served-model-name", "tiny", "--dtype", "float32"),
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--max-model-len", "1024", "--block-size", "32", "--num-gpu-blocks-override", "129"),
+            *("--max-num-seqs", "64", "--enforce-eager", "--no-enable-log-requests"),
+            *("--scheduler-cls", "evenflow_worker.vllm.make_scheduler"),
+            *("--middleware", "evenflow_worker.vllm.TrafficClassMiddleware"),
+            *extra,
+        ]
+        self._environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(worker), *_vllm_path()]),
+            "EVENFLOW_ADMIN_PORT": str(self.admin[0]),
+            "EVENFLOW_ADMIN_HOST": "127.0.0.1",
+            "EVENFLOW_CONFIG": str(self.config),
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "VLLM_LOGGING_LEVEL": "INFO",
+            "OMP_NUM_THREADS": "1",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def admin_url(self, path: str, engine: int = 0) -> str:
+        return f"http://127.0.0.1:{self.admin[engine]}{path}"
+
+    def start(self) -> None:
+        with self.log.open("ab") as log:
+            # A session of its own, so that the engine's processes can be ended with the server's.
+            self.process = subprocess.Popen(
+                self._command, env=self._environment, stdout=log, stderr=log, start_new_session=True
+            )
+
+    async def ready(self) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        async with aiohttp.ClientSession() as session:
+            while time.monotonic() < deadline:
+                assert self.process is not None
+                if self.process.poll() is not None:
+                    raise AssertionError(f"the server ended: {self.tail()}")
+                try:
+                    async with session.get(f"{self.url}/health") as answer:
+                        if answer.status == 200:
+                            return
+                except aiohttp.ClientError:
+                    pass
+                await asyncio.sleep(0.5)
+        raise AssertionError(f"not ready after {START_SECONDS} s: {self.tail()}")
+
+    def tail(self) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
+
+    def stop(self, how: int = signal.SIGTERM) -> None:
+        process, self.process = self.process, None
+        if process is None:
+            return
+        _signal(process.pid, how)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(20)
+        _signal(process.pid, signal.SIGKILL)
+        process.wait(20)
+
+    async def get(self, url: str) -> Any:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            assert answer.status == 200, await answer.text()
+            if answer.content_type == "application/json":
+                return await answer.json()
+            return await answer.text()
+
+    async def push(self, document: dict[str, Any], engine: int = 0) -> tuple[int, Any]:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.put(self.admin_url("/evenflow/v1/config", engine), data=json.dumps(document)) as answer,
+        ):
+            return answer.status, await answer.json()
+
+    async def state(self, engine: int = 0) -> dict[str, Any]:
+        found: dict[str, Any] = await self.get(self.admin_url("/evenflow/v1/state", engine))
+        return found
+
+    async def complete(
+        self,
+        session: aiohttp.ClientSession,
+        tokens: int,
+        *,
+        prompt: int = 32,
+        headers: dict[str, str] | None = None,
+        stop_after: int | None = None,
+        **fields: Any,
+    ) -> int:
+        """Stream one completion; returns the chunks with text. `stop_after` chunks the client hangs up."""
+        body = {
+            "model": "tiny",
+            "prompt": " ".join(f"w{3 + number % 500}" for number in range(prompt)),
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            **fields,
+        }
+        chunks = 0
+        async with session.post(f"{self.url}/v1/completions", json=body, headers=headers) as answer:
+            assert answer.status == 200, await answer.text()
+            async for line in answer.content:
+                if line.startswith(b"data: {"):
+                    chunks += 1
+                    if chunks == stop_after:
+                        return chunks
+        return chunks
+
+
+def _signal(group: int, how: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, how)
+
+
+def _vllm_path() -> list[str]:
+    """Where this Python found vLLM, if not in its own site-packages (several versions share one environment)."""
+    import vllm
+
+    root = str(Path(vllm.__file__).parents[1])
+    return [] if root.startswith(sys.prefix) else [root]
+
+
+async def until(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+    """Poll an async check until it answers something true; returns that."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        found = await check()
+        if found:
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{what}: not within {seconds} s")
