@@ -23,7 +23,6 @@ import yaml
 POD: dict[str, Any] = {
     "metadata": {"labels": {"app": "bench"}},
     "spec": {
-
         "containers": [
             {
                 "name": "engine",

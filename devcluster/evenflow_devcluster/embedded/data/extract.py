@@ -2,8 +2,8 @@
 
     python -m evenflow_devcluster.embedded.data.extract .../kubernetes/api/openapi-spec/v3
 
-reads that folder of a Kubernetes source tree and rewrites `builtin_schemas.json.gz` beside this file. Nothing is changed
-in a schema: descriptions, defaults, list types and merge keys are Kubernetes' own (Apache-2.0, The Kubernetes Authors).
+reads that folder of a Kubernetes source tree and rewrites `builtin_schemas.json.gz` beside this file. No schema is
+changed: descriptions, defaults, list types and merge keys are Kubernetes' own (Apache-2.0, The Kubernetes Authors).
 """
 
 import gzip
