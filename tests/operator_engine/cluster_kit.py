@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,10 +125,12 @@ class Stage:
                 await self.client.request("DELETE", path, body=options)
         elif self.ready and pod["spec"].get("nodeName") and not (pod.get("status") or {}).get("podIP"):
             number = next(self._addresses)
+            # A net of this process alone: runs beside this one may have engines on the same ports.
+            address = f"127.{100 + os.getpid() % 100}.{number // 250}.{number % 250 + 1}"
             status = {
                 "phase": "Running",
-                "podIP": f"127.77.{number // 250}.{number % 250 + 1}",
-                "podIPs": [{"ip": f"127.77.{number // 250}.{number % 250 + 1}"}],
+                "podIP": address,
+                "podIPs": [{"ip": address}],
                 "conditions": [
                     {"type": "PodScheduled", "status": "True"},
                     {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"},
