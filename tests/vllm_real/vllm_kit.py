@@ -198,27 +198,37 @@ def make_config(
     return config
 
 
-def make_engine(
-    model: Path, *, steered: bool = True, clock: Callable[[], float] | None = None, **options: Any
-) -> Engine:
-    """An engine with our scheduler, or with stock's of the same kind."""
-    config = make_config(model, **options)
+def _arguments(config: VllmConfig) -> dict[str, Any]:
     block_size, blocks = config.cache_config.block_size, config.cache_config.num_gpu_blocks
-    init_none_hash(sha256)
     spec = FullAttentionSpec(block_size=block_size, num_kv_heads=1, head_size=16, dtype=torch.float32)
     kv = KVCacheConfig(num_blocks=blocks, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
-    arguments: dict[str, Any] = {
+    return {
         "kv_cache_config": kv,
         "structured_output_manager": StructuredOutputManager(config),
         "block_size": block_size,
         "hash_block_size": block_size,
         "log_stats": True,
     }
+
+
+def built(config: VllmConfig) -> tuple[Any, str | None]:
+    """A scheduler as the factory builds it, and why it is the stock one if it is."""
+    init_none_hash(sha256)
+    return build_scheduler(config, **_arguments(config))
+
+
+def make_engine(
+    model: Path, *, steered: bool = True, clock: Callable[[], float] | None = None, **options: Any
+) -> Engine:
+    """An engine with our scheduler, or with stock's of the same kind."""
+    config = make_config(model, **options)
+    init_none_hash(sha256)
     if steered:
-        scheduler, reason = build_scheduler(config, **arguments)
+        scheduler, reason = build_scheduler(config, **_arguments(config))
         assert reason is None or options.get("policy") == "priority", reason
     else:
-        scheduler = stock_class(bool(config.scheduler_config.async_scheduling))(vllm_config=config, **arguments)
+        stock = stock_class(bool(config.scheduler_config.async_scheduling))
+        scheduler = stock(vllm_config=config, **_arguments(config))
     if clock is not None:
         scheduler.evenflow.clock = clock
-    return Engine(scheduler, block_size, bool(config.cache_config.enable_prefix_caching))
+    return Engine(scheduler, config.cache_config.block_size, bool(config.cache_config.enable_prefix_caching))
