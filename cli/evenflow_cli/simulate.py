@@ -18,8 +18,8 @@ from evenflow_cli.simulation.loads import LoadedTrace, TraceOptions, engine_requ
 from evenflow_cli.simulation.picture import picture
 from evenflow_cli.simulation.policies import Candidate, candidate
 from evenflow_cli.simulation.runs import Load, PrefixCaching, Run, engine_spec, simulate_all
+from evenflow_cli.trace_options import columns_of, time_unit_of, trace_file
 from evenflow_model.fleet.routing import router
-from evenflow_model.traces import TIME_UNITS, TimeUnit
 from evenflow_operator.api.enums import PredictorType
 from evenflow_operator.api.pool import LLMServingPool
 
@@ -62,10 +62,10 @@ def simulate_command(options: Options) -> int:
         trace_options = TraceOptions(
             _positive("--rate-scale", options.rate_scale),
             None if options.seconds is None else _positive("--seconds", options.seconds),
-            _columns(options.columns),
-            _time_unit(options.time_unit),
+            columns_of(options.columns),
+            time_unit_of(options.time_unit),
         )
-        files = [_trace_file(text) for text in options.traces]
+        files = [trace_file(text) for text in options.traces]
         trace = load_traces(files, pool.spec.traffic_classes, trace_options)
         load = _load(options, pool, trace)
     except (Unusable, PoolFileError, ValueError) as error:
@@ -141,29 +141,6 @@ def _load(options: Options, pool: LLMServingPool, trace: LoadedTrace) -> Load:
 def _model_binds(pool: LLMServingPool) -> bool:
     spec = engine_spec(pool.spec)
     return spec.max_model_len <= spec.kv_tokens
-
-
-def _trace_file(text: str) -> tuple[str | None, Path]:
-    name, given, path = text.partition("=")
-    if given and not Path(text).exists():
-        return name, Path(path)
-    return None, Path(text)
-
-
-def _columns(texts: Sequence[str]) -> dict[str, str]:
-    columns = {}
-    for text in texts:
-        field, given, name = text.partition("=")
-        if not given or not name:
-            raise Unusable(f"--column: found {text!r}; write FIELD=HEADER, such as output_tokens=generated")
-        columns[field] = name
-    return columns
-
-
-def _time_unit(text: str | None) -> TimeUnit | None:
-    if text is not None and text not in TIME_UNITS:
-        raise Unusable(f"--time-unit: found {text!r}; choose {', '.join(TIME_UNITS)}")
-    return text
 
 
 def _positive(option: str, value: float) -> float:

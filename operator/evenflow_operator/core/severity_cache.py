@@ -72,7 +72,7 @@ class SeverityCache:
 
 
 def _compute(classes: MixKey, kv_tokens: int, block_size: int, max_output: int) -> MixFigures:
-    mix = _length_mix(classes, max_output)
+    mix = length_mix(classes, max_output)
     judged = severity(mix, kv_tokens, REFERENCE_WATERMARK * kv_tokens)
     lengths, masses = mix.output_pmf()
     longest = int(lengths[min(int(np.searchsorted(np.cumsum(masses), 0.99)), len(lengths) - 1)])
@@ -88,7 +88,8 @@ def _compute(classes: MixKey, kv_tokens: int, block_size: int, max_output: int) 
     )
 
 
-def _length_mix(classes: MixKey, max_output: int) -> LengthMix:
+def length_mix(classes: MixKey, max_output: int) -> LengthMix:
+    """The joint law of lengths that a mix's figures are computed from; outputs end at `max_output` tokens."""
     declared = [(share, law) for share, law in classes if not law.histogram]
     observed = [(share, law) for share, law in classes if law.histogram]
     parts: list[tuple[float, LengthMix]] = []
