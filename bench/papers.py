@@ -299,10 +299,8 @@ def rate_limit(seeds: int) -> None:
         (f"{prefill:.0e}" if prefill else "0", *(percent(value) for value in gain(4.0, prefill)))
         for prefill in (0.0, 2e-5, 6e-5, 1e-4)
     ]
-    header = ("prefill, s/token", "per second", "mean latency")
-    table(
-        "What the cap of 4 gains, by what prefill costs (the time model's constants are assumed)", header, sensitivity
-    )
+    title = "What the cap of 4 gains, by what prefill costs (the time model's constants are assumed)"
+    table(title, ("prefill, s/token", "per second", "mean latency"), sensitivity)
     print(
         "  The gain is avoided prefill: with free prefill there is none, and in iterations a cap costs a little. An\n"
         "  engine that keeps the tokens of an evicted request, as vLLM does, saves less than this."
