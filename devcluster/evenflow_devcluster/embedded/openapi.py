@@ -108,10 +108,7 @@ def _custom_schema(resource: Resource, kind: Object) -> Object:
     schema: Object = dict(resource.schema.raw)
     common = builtin_table()["io.k8s.api.core.v1.ConfigMap"]["properties"]
     properties = {key: common[key] for key in ("apiVersion", "kind")}
-    properties["metadata"] = {
-        "allOf": [{"$ref": f"#/components/schemas/{_META}ObjectMeta"}],
-        "description": common["metadata"]["description"],
-    }
+    properties["metadata"] = {"allOf": [{"$ref": f"#/components/schemas/{_META}ObjectMeta"}]}
     schema["properties"] = {**(schema.get("properties") or {}), **properties}
     schema["x-kubernetes-group-version-kind"] = [kind]
     return schema

@@ -63,11 +63,22 @@ def closure(schemas: dict[str, Any], roots: list[str]) -> dict[str, Any]:
     return taken
 
 
+def without_prose(node: Any) -> Any:
+    """The same schema without its descriptions; a property that is called `description` stays."""
+    if isinstance(node, dict):
+        return {
+            key: without_prose(value)
+            for key, value in node.items()
+            if key != "description" or not isinstance(value, str)
+        }
+    return [without_prose(item) for item in node] if isinstance(node, list) else node
+
+
 def main(folder: Path) -> None:
     merged: dict[str, Any] = {}
     for document, roots in ROOTS.items():
         schemas = json.loads((folder / f"{document}_openapi.json").read_text())["components"]["schemas"]
-        merged.update(closure(schemas, roots))
+        merged.update(without_prose(closure(schemas, roots)))
     text = json.dumps(merged, sort_keys=True, separators=(",", ":")).encode()
     target = Path(__file__).with_name("builtin_schemas.json.gz")
     target.write_bytes(gzip.compress(text, 9, mtime=0))
