@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
 from evenflow_model.congestion import Actuators, FlowTrace, eviction_free_rate, simulate
-from evenflow_model.fleet.records import EngineRequest, EngineSpec
+from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
 from evenflow_model.lengths import LengthMix
 from evenflow_model.severity import eviction_free_watermark, severity
 from evenflow_model.svf import Policy, Request, schedule
@@ -87,7 +87,8 @@ def draw_volume() -> None:
     requests = [Request(int(s), int(o)) for s, o in zip(rng.integers(20, 90, 26), rng.integers(8, 50, 26), strict=True)]
     requests[1], requests[2], requests[4] = Request(420, 60), Request(380, 80), Request(450, 70)
     longest = 0
-    for axes, policy in ((fcfs, "FCFS"), (svf, "SVF")):
+    panels: list[tuple[Axes, Policy]] = [(fcfs, "FCFS"), (svf, "SVF")]
+    for axes, policy in panels:
         longest = max(longest, burst_profile(axes, requests, 600, policy))
     for axes in (fcfs, svf):
         axes.set(xlim=(0, longest), ylim=(0, 660), xlabel="iteration", ylabel="KV tokens held")
@@ -176,7 +177,7 @@ def mixed_load(seconds: float, rate: float, seed: int) -> list[EngineRequest]:
 
 def latencies(config: WorkerConfig) -> np.ndarray:
     core = EngineCore(EngineSpec(kv_tokens=60_000, max_model_len=16_384), config)
-    done = []
+    done: list[FinishedRequest] = []
     for request in mixed_load(240.0, 6.2, 2):
         while core.has_work and core.now < request.arrival_s:
             done.extend(core.step().finished)

@@ -220,10 +220,13 @@ def test_continuous_model_invariants(rows, kv, data):
     cap = data.draw(st.none() | st.integers(0, 6))
     watermark = data.draw(st.integers(0, 30))
     waiting = data.draw(st.none() | st.integers(0, 40))
-    held = sum(sum(row) for row in state)
+    held, queued = sum(sum(row) for row in state), waiting
     for step in model.run(state, 12, waiting, arriving=1, cap=cap, watermark=watermark):
         inside = sum(sum(row) for row in step.state)
         assert inside == held - step.completed - step.evicted + step.admitted
+        if queued is not None:
+            queued += 1 + step.evicted - step.admitted
+        assert step.waiting == queued
         assert model.usage(step.state) <= kv
         if step.admitted:
             assert model.usage(step.state) <= kv - watermark
@@ -255,13 +258,25 @@ def test_support_never_revives(prompt, output, masses):
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 9), st.integers(2, 7), st.lists(st.integers(0, 40), min_size=7, max_size=7))
-def test_a_cap_at_the_eviction_free_rate_ends_evictions(prompt, output, masses):
-    model = ContinuousModel([FlowClass(1, prompt, output)], 24 * output)
-    rate = model.eviction_free_rate()
-    for n, step in enumerate(model.run((tuple(masses[:output]),), 4 * output, cap=rate), 1):
-        if n > output:
-            assert step.evicted == 0
+@given(shares, st.integers(60, 400), st.fractions(0, 1, max_denominator=7), st.data())
+def test_a_cap_at_the_eviction_free_rate_ends_evictions(rows, kv, part, data):
+    total = sum(p for p, _, _ in rows)
+    model = ContinuousModel([FlowClass(Fraction(p, total), s, o) for p, s, o in rows], kv)
+    state = tuple(tuple(data.draw(st.integers(0, 40)) for _ in range(o)) for _, _, o in rows)
+    longest = max(o for _, _, o in rows)
+    cap = model.eviction_free_rate() * part
+    steps = list(model.run(state, 3 * longest, cap=cap))
+    assert all(step.evicted == 0 for step in steps[longest:])
+
+
+def test_admissions_obey_the_recurrence():
+    """Σ W_j·a_{n-j} = M exactly, while nothing is evicted (theory C.1)."""
+    case = GOLDEN["trace_c23"]
+    model = model_of(case)
+    admitted = [step.admitted for step in model.run(exact(case["steps"][0]["X"]), 12)]
+    weights = [sum(c.share * (c.prompt + 1 + j) for c in model.classes if c.output > j) for j in range(3)]
+    for n in range(3, 12):
+        assert sum(w * admitted[n - j] for j, w in enumerate(weights)) == case["M"]
 
 
 def test_spread_grows_until_the_first_eviction():
