@@ -250,6 +250,19 @@ async def test_an_answer_that_was_lost_leaves_the_slot_alone_until_a_list_was_se
     assert [pod.name for pod in bench.seen[2].pods] == ["llama-0-x"], "the LIST found that it had happened"
 
 
+async def test_a_write_that_never_happened_is_decided_again_after_a_list() -> None:
+    bench = Bench()
+    bench.plan = planned(create())
+    bench.cluster.fail_before = lambda verb, name: ApiError(0, "ClientConnectorError", "")
+    with pytest.raises(Retry):
+        await bench.once()
+    bench.clock.at += 1.5
+    bench.plan = planned()
+    await bench.once()
+    assert bench.seen[1].unsettled_slots == frozenset()
+    assert bench.seen[1].pods == ()
+
+
 async def test_a_name_taken_by_a_foreign_service_is_watched_until_it_is_free() -> None:
     bench = Bench()
     bench.cluster.services["llama"] = service_view(owner_uid=None, pool=None)

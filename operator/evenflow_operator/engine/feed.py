@@ -1,4 +1,4 @@
-"""The bridge from the watches' thread into the engine's loop: ordered, deduplicated per object, bounded by them."""
+"""The bridge from the watches' thread into the engine's loop: the newest of each object, so bounded by their number."""
 
 import asyncio
 import threading
@@ -44,8 +44,7 @@ class Feed:
 
     def _submit(self, kind: Kind, uid: str, news: _News) -> None:
         with self._lock:
-            # Only the newest news of an object matters, but in the order in which it came.
-            self._pending.pop((kind, uid), None)
+            # Only the newest news of an object matters.
             self._pending[kind, uid] = news
         self._schedule()
 
