@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from evenflow_cli.pool_file import PoolFileError, read_pool_file
-from evenflow_cli.simulation.loads import LoadedTrace, TraceOptions, engine_requests, load_traces
+from evenflow_cli.simulation.loads import LoadedTrace, PrefixCaching, TraceOptions, engine_requests, load_traces
 from evenflow_cli.simulation.picture import picture
 from evenflow_cli.simulation.policies import Candidate, candidate
-from evenflow_cli.simulation.runs import Load, PrefixCaching, Run, engine_spec, simulate_all
+from evenflow_cli.simulation.runs import Load, Run, engine_spec, simulate_all
 from evenflow_cli.trace_options import columns_of, time_unit_of, trace_file
 from evenflow_model.fleet.routing import router
 from evenflow_operator.api.enums import PredictorType
@@ -120,11 +120,12 @@ def _pool(options: Options) -> LLMServingPool:
 
 def _load(options: Options, pool: LLMServingPool, trace: LoadedTrace) -> Load:
     router(options.routing, options.seed)
-    if options.prefix_caching not in ("off", "lru", "ideal"):
-        raise Unusable(f"--prefix-caching: found {options.prefix_caching!r}; choose off, lru or ideal")
-    if options.prefix_caching != "off" and not trace.has_hashes:
+    caching = cast(PrefixCaching, options.prefix_caching)
+    if caching not in get_args(PrefixCaching):
+        raise Unusable(f"--prefix-caching: found {caching!r}; choose off, lru or ideal")
+    if caching != "off" and not trace.has_hashes:
         raise Unusable(
-            "--prefix-caching: the trace has no column hash_ids, which names the prompts' blocks; leave it off"
+            "--prefix-caching: the trace has no column hash_ids that names the prompts' blocks; leave it off"
         )
     largest = engine_spec(pool.spec)
     limit = min(largest.max_model_len, largest.kv_tokens // largest.block_size * largest.block_size)
@@ -134,8 +135,8 @@ def _load(options: Options, pool: LLMServingPool, trace: LoadedTrace) -> Load:
         raise Unusable(
             f"{field}: every request of the trace is longer than {limit} tokens; raise it to {shortest} or more"
         )
-    requests = engine_requests(trace.requests, oracle=options.oracle, prefix_caching=options.prefix_caching != "off")
-    return Load(pool, requests, options.seed, options.routing, cast(PrefixCaching, options.prefix_caching))
+    requests = engine_requests(trace.requests, oracle=options.oracle, prefix_caching=caching)
+    return Load(pool, requests, options.seed, options.routing, prefix_caching=caching == "lru")
 
 
 def _model_binds(pool: LLMServingPool) -> bool:

@@ -29,6 +29,7 @@ __all__ = [
     "read_trace",
     "scale_rate",
     "take_slice",
+    "without_known_prefixes",
 ]
 
 DEFAULT_CLASS = "default"
@@ -119,6 +120,8 @@ def _request(row: Row, names: Mapping[str, str], arrival_s: float) -> TraceReque
     hashes: tuple[int, ...] = ()
     if HASHES in names:
         hashes = columns_of.hash_ids(row.fields.get(names[HASHES]), names[HASHES], row.where)
+        if len(set(hashes)) < len(hashes):
+            raise TraceError(f"{row.where}: {names[HASHES]} has an id twice; each must name the prompt up to its block")
         if hashes and len(hashes) not in (prompt // HASH_BLOCK_TOKENS, -(-prompt // HASH_BLOCK_TOKENS)):
             raise TraceError(
                 f"{row.where}: {names[HASHES]} has {len(hashes)} ids for a prompt of {prompt} tokens; "
@@ -181,3 +184,19 @@ def scale_rate(requests: Iterable[TraceRequest], factor: float) -> tuple[TraceRe
 def merge_traces(*traces: Sequence[TraceRequest]) -> tuple[TraceRequest, ...]:
     """Several traces, each sorted by arrival, as one; at equal arrivals the earlier argument comes first."""
     return tuple(heapq.merge(*traces, key=lambda request: request.arrival_s))
+
+
+def without_known_prefixes(requests: Iterable[TraceRequest]) -> tuple[TraceRequest, ...]:
+    """Prompts without the leading blocks that an earlier request had: prefix caching at its most idealised.
+
+    What was seen before, by any engine, costs nothing: no memory, no prefill and no attention. One token stays.
+    """
+    seen: set[int] = set()
+    shortened = []
+    for request in requests:
+        full = request.hash_ids[: request.prompt_tokens // HASH_BLOCK_TOKENS]
+        hits = next((number for number, block in enumerate(full) if block not in seen), len(full))
+        seen.update(full)
+        own = max(request.prompt_tokens - hits * HASH_BLOCK_TOKENS, 1)
+        shortened.append(replace(request, prompt_tokens=own, hash_ids=()))
+    return tuple(shortened)

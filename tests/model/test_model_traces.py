@@ -18,6 +18,7 @@ from evenflow_model.traces import (
     read_trace,
     scale_rate,
     take_slice,
+    without_known_prefixes,
 )
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "traces"
@@ -110,6 +111,7 @@ def test_files_as_people_have_them(tmp_path: Path, name: str, data: str | bytes)
         ("t.jsonl", '{"arrival_s":0,"prompt_tokens":1,"output_tokens":1}\n{}\n', "t.jsonl:2: arrival_s is None"),
         ("t.jsonl", '{"arrival_s":0,"prompt_tokens":true,"output_tokens":1}\n', "t.jsonl:1: prompt_tokens is True"),
         ("t.csv", "hash_ids," + HEADER + "1 2 3,0,512,1\n", "has 3 ids for a prompt of 512 tokens"),
+        ("t.csv", "hash_ids," + HEADER + "1 1,0,1024,1\n", "has an id twice"),
         ("t.csv", "hash_ids," + HEADER + "1 x,0,1024,1\n", "must be a list of whole numbers"),
     ],
 )  # fmt: skip
@@ -227,3 +229,14 @@ def test_cutting_and_merging() -> None:
         with pytest.raises(ValueError, match="factor"):
             scale_rate([], factor)
     assert all(a.arrival_s <= b.arrival_s for a, b in pairwise(merge_traces(first, second)))
+
+
+def test_an_ideal_cache_leaves_what_nobody_had_before() -> None:
+    requests = [
+        TraceRequest(0.0, 1600, 5, hash_ids=(1, 2, 3, 4)),
+        TraceRequest(1.0, 1536, 5, hash_ids=(1, 2, 3)),
+        TraceRequest(2.0, 1100, 5, hash_ids=(1, 9, 4)),
+        TraceRequest(3.0, 2048, 5, hash_ids=(7, 2, 3, 4)),
+        TraceRequest(4.0, 2048, 5, hash_ids=(7, 2, 3, 4)),
+    ]
+    assert [one.prompt_tokens for one in without_known_prefixes(requests)] == [1600, 1, 588, 2048, 1]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from evenflow_contract.worker_config import Admission, ClassPrior, Proxies, WorkerConfig
-from evenflow_model.fleet.prefix import LruPrefixCache, PrefixCache
+from evenflow_model.fleet.prefix import PrefixCache
 from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
 from evenflow_worker.simulated.core import EngineCore
 
@@ -97,7 +97,7 @@ def compare(seed: int, *, caching: bool) -> EngineCore:
         spec = replace(spec, block_size=source.choice((1, 4, 16)))
 
     def cache() -> PrefixCache | None:
-        return LruPrefixCache(16) if caching else None
+        return PrefixCache(16) if caching else None
 
     slow, fast = (EngineCore(spec, config, prefix_cache=cache()) for _ in range(2))
     expected, found = one_by_one(slow, load, changes), leaping(fast, load, changes)

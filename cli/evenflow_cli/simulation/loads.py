@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from evenflow_model.fleet.records import EngineRequest
 from evenflow_model.traces import (
@@ -18,8 +18,12 @@ from evenflow_model.traces import (
     read_trace,
     scale_rate,
     take_slice,
+    without_known_prefixes,
 )
 from evenflow_operator.api.spec import TrafficClass
+
+PrefixCaching = Literal["off", "lru", "ideal"]
+"""`lru` is vLLM's cache in each engine; `ideal` one for all that costs nothing and forgets nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +108,11 @@ def _of_class(request: TraceRequest, name: str) -> TraceRequest:
 
 
 def engine_requests(
-    requests: Sequence[TraceRequest], *, oracle: bool, prefix_caching: bool
+    requests: Sequence[TraceRequest], *, oracle: bool, prefix_caching: PrefixCaching
 ) -> tuple[EngineRequest, ...]:
     """What engines are sent; with `oracle` they know the true output length beforehand."""
+    if prefix_caching == "ideal":
+        requests = without_known_prefixes(requests)
     return tuple(
         EngineRequest(
             request_id=str(number),
@@ -116,7 +122,7 @@ def engine_requests(
             traffic_class=request.traffic_class,
             arrival_s=request.arrival_s,
             predicted_output=float(request.output_tokens) if oracle else None,
-            prefix=request.hash_ids[: request.prompt_tokens // HASH_BLOCK_TOKENS] if prefix_caching else (),
+            prefix=request.hash_ids[: request.prompt_tokens // HASH_BLOCK_TOKENS] if prefix_caching == "lru" else (),
         )
         for number, request in enumerate(requests)
     )

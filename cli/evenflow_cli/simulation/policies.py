@@ -39,7 +39,8 @@ _SVF: Final = Candidate("SVF", "SVF", "LargestVolume")
 CANDIDATES: Final = {
     "stock": Candidate("stock"),
     "watermark": Candidate("watermark", watermark=0.05),
-    "SJF": replace(_SVF, name="SJF", policy="SJF"),
+    # Largest-volume victims would be a handicap: under SJF they are the long prompts, and cost the most to recompute.
+    "SJF": Candidate("SJF", "SJF"),
     "OneBitSVF": replace(_SVF, name="OneBitSVF", policy="OneBitSVF"),
     "SVF": _SVF,
     "evenflow": replace(_SVF, name="evenflow", aging_seconds=None, operated=True),

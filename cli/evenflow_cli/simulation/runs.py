@@ -7,7 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.sharedctypes import Synchronized
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from evenflow_model.congestion import eviction_free_rate
 from evenflow_model.fleet.engine import Engine
 from evenflow_model.fleet.kv import BlockPool
 from evenflow_model.fleet.pool import Fleet, IterationHook, TimeHook
-from evenflow_model.fleet.prefix import IdealPrefixCache, LruPrefixCache, PrefixCache
+from evenflow_model.fleet.prefix import PrefixCache
 from evenflow_model.fleet.records import EngineRequest, EngineSpec
 from evenflow_model.fleet.results import FleetResult, summarise
 from evenflow_model.fleet.routing import router
@@ -27,8 +27,6 @@ from evenflow_model.lengths import LengthMix
 from evenflow_model.traces import HASH_BLOCK_TOKENS
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.spec import LLMServingPoolSpec
-
-PrefixCaching = Literal["off", "lru", "ideal"]
 
 LONGEST_REQUEST = 1 << 20
 """Stands for a model's limit where the pool doesn't say one."""
@@ -44,7 +42,7 @@ class Load:
     requests: tuple[EngineRequest, ...]
     seed: int = 0
     routing: str = "least-outstanding"
-    prefix_caching: PrefixCaching = "off"
+    prefix_caching: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +122,9 @@ def _engines(
     spec: EngineSpec, configs: Sequence[WorkerConfig], load: Load, one: Candidate
 ) -> tuple[list[Engine], list[PoolScheduling]]:
     capacity = BlockPool.of_tokens(spec.kv_tokens, spec.block_size).capacity_tokens
-    shared = IdealPrefixCache(HASH_BLOCK_TOKENS)
     engines, all_scheduling = [], []
     for config in configs:
-        cache: PrefixCache | None = None
-        if load.prefix_caching != "off":
-            cache = shared if load.prefix_caching == "ideal" else LruPrefixCache(HASH_BLOCK_TOKENS)
+        cache = PrefixCache(HASH_BLOCK_TOKENS) if load.prefix_caching else None
         scheduling = PoolScheduling(capacity, spec.max_model_len, config, prompt_only=one.prompt_only)
         engines.append(Engine(spec, scheduling, prefix_cache=cache))
         all_scheduling.append(scheduling)

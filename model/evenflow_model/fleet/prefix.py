@@ -1,4 +1,4 @@
-"""Prefix caches: which leading blocks of a prompt an engine needn't compute again.
+"""The prefix cache: which leading blocks of a prompt an engine needn't compute again.
 
 A prompt's full blocks carry ids; equal ids mean equal content up to and including that block. They may be larger than
 the engine's own blocks (512 tokens in Mooncake's traces).
@@ -6,72 +6,13 @@ the engine's own blocks (512 tokens in Mooncake's traces).
 
 from collections import OrderedDict
 from collections.abc import Sequence as Ids
-from typing import Protocol
 
 
-class PrefixCache(Protocol):
-    """The cache of one engine. `block_tokens` is the size of a prompt's hashed blocks, in tokens."""
+class PrefixCache:
+    """vLLM's: blocks live in the engine's KV memory; those that nobody uses count as free and go in LRU order.
 
-    block_tokens: int
-
-    def hits(self, prefix: Ids[int]) -> int:
-        """How many leading blocks are there."""
-        ...
-
-    def price(self, prefix: Ids[int]) -> int:
-        """Tokens of free memory that holding these cached blocks takes."""
-        ...
-
-    def hold(self, prefix: Ids[int]) -> None:
-        """One more request uses these cached blocks."""
-        ...
-
-    def insert(self, prefix: Ids[int], held: int) -> int:
-        """A request that holds the first `held` blocks computed them all; returns how many more it shares now."""
-        ...
-
-    def release(self, prefix: Ids[int]) -> int:
-        """One request less uses these blocks; returns the tokens of memory that this makes free."""
-        ...
-
-    def trim(self, free_tokens: int) -> None:
-        """Only so much memory is free: cached blocks that nobody uses and that don't fit into it are forgotten."""
-        ...
-
-
-class IdealPrefixCache:
-    """Every block ever computed stays, and takes no memory: the most that caching could bring. Engines may share it."""
-
-    def __init__(self, block_tokens: int) -> None:
-        self.block_tokens = block_tokens
-        self._seen: set[int] = set()
-
-    def hits(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
-        return _leading(prefix, self._seen)
-
-    def price(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
-        return 0
-
-    def hold(self, prefix: Ids[int]) -> None:
-        """See PrefixCache."""
-
-    def insert(self, prefix: Ids[int], held: int) -> int:
-        """See PrefixCache. What the request computed itself stays its own memory."""
-        self._seen.update(prefix)
-        return 0
-
-    def release(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
-        return 0
-
-    def trim(self, free_tokens: int) -> None:
-        """See PrefixCache."""
-
-
-class LruPrefixCache:
-    """vLLM's: blocks live in the engine's KV memory; those that nobody uses count as free and go in LRU order."""
+    `block_tokens` is the size of a prompt's blocks. Attention over cached tokens takes its time all the same.
+    """
 
     def __init__(self, block_tokens: int) -> None:
         self.block_tokens = block_tokens
@@ -79,21 +20,27 @@ class LruPrefixCache:
         self._idle: OrderedDict[int, None] = OrderedDict()
 
     def hits(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
-        return _leading(prefix, self._users)
+        """How many leading blocks are there."""
+        for number, block in enumerate(prefix):
+            if block not in self._users:
+                return number
+        return len(prefix)
 
     def price(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
+        """Tokens of free memory that holding these cached blocks takes."""
         return self.block_tokens * sum(1 for block in prefix if block in self._idle)
 
     def hold(self, prefix: Ids[int]) -> None:
-        """See PrefixCache."""
+        """One more request uses these cached blocks."""
         for block in prefix:
             self._users[block] += 1
             self._idle.pop(block, None)
 
     def insert(self, prefix: Ids[int], held: int) -> int:
-        """See PrefixCache. Where another request was first with a block, this one's copy stays its own, uncached."""
+        """A request that holds the first `held` blocks computed them all; returns how many more it shares now.
+
+        Where another request was first with a block, this one's copy stays its own, uncached.
+        """
         new = 0
         for block in prefix[held:]:
             if block in self._users:
@@ -103,7 +50,7 @@ class LruPrefixCache:
         return new
 
     def release(self, prefix: Ids[int]) -> int:
-        """See PrefixCache."""
+        """One request less uses these blocks; returns the tokens of memory that this makes free."""
         freed = 0
         # A prompt's last block is the first to go: without the blocks before it, it would be of no use.
         for block in reversed(prefix):
@@ -114,14 +61,7 @@ class LruPrefixCache:
         return freed * self.block_tokens
 
     def trim(self, free_tokens: int) -> None:
-        """See PrefixCache."""
+        """Only so much memory is free: cached blocks that nobody uses and that don't fit into it are forgotten."""
         while len(self._idle) * self.block_tokens > free_tokens:
             block, _ = self._idle.popitem(last=False)
             del self._users[block]
-
-
-def _leading(prefix: Ids[int], known: set[int] | dict[int, int]) -> int:
-    for number, block in enumerate(prefix):
-        if block not in known:
-            return number
-    return len(prefix)
