@@ -71,9 +71,9 @@ def _newton(weights: FloatArray) -> float | None:
     slope = np.fft.rfft(np.arange(length) * weights, points)
     step = value / np.where(slope == 0.0, math.inf, slope)
     promise = np.abs(1.0 - step)
-    budget = max(16, min(256, 500_000 // length))
+    budget = max(32, min(256, 4_000_000 // length))
     # At the slow end Fhat falls from its peak without a dip; roots are 2π/length apart or so.
-    starts = [np.arange(1, min(32, budget)) * points // (2 * length)]
+    starts = [np.arange(1, 32) * points // (2 * length)]
     for size in (np.abs(value), np.abs(step)):
         dips = np.append(np.flatnonzero((size[1:-1] <= size[:-2]) & (size[1:-1] <= size[2:])) + 1, points // 2)
         starts.append(dips[np.argsort(promise[dips], kind="stable")[:budget]])
@@ -85,15 +85,22 @@ def _newton(weights: FloatArray) -> float | None:
 
 def _converge(weights: FloatArray, start: ComplexArray) -> ComplexArray:
     """The zeros that clamped Newton iterations from `start` reach; those that don't converge are left out."""
-    stage = np.arange(len(weights))
+    width = math.isqrt(len(weights)) + 1
+    stage = np.arange(width)
+    padded = np.zeros(width * width)
+    padded[: len(weights)] = weights
+    # Σ W_j·u^j as a sum of `width` short polynomials times powers of u^width: one matrix product for all u.
+    values = padded.reshape(width, width).T
+    slopes = (np.arange(width * width) * padded).reshape(width, width).T
     # Roots are 2π/length apart or so: a longer step would land next to another one.
     longest_step = min(_STEP, 1.0 / len(weights))
     found: list[ComplexArray] = []
     u = start
     for _ in range(25):
-        powers = np.exp(np.outer(np.log(u), stage))
-        derivative = (powers @ (stage * weights)) / u
-        step = (powers @ weights) / np.where(derivative == 0.0, math.inf, derivative)
+        logarithm = np.log(u)
+        low, high = np.exp(np.outer(logarithm, stage)), np.exp(np.outer(logarithm, width * stage))
+        derivative = ((low @ slopes) * high).sum(axis=1) / u
+        step = ((low @ values) * high).sum(axis=1) / np.where(derivative == 0.0, math.inf, derivative)
         # Convergence is quadratic: the step after one this short is below rounding.
         settled = np.abs(step) < 1e-9
         found.append((u - step)[settled])
