@@ -1,0 +1,55 @@
+"""kopf's thread: started again when it fails, given up when that doesn't last, stopped in time."""
+
+import asyncio
+from pathlib import Path
+
+import kopf
+import pytest
+from cluster_kit import eventually, running, stage
+
+from evenflow_operator import watches
+from evenflow_operator.watches import Watches, WatchesFailed
+
+
+def broken() -> kopf.OperatorRegistry:
+    raise RuntimeError("the stream said something fatal")
+
+
+async def test_watches_that_fail_again_and_again_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 0.0)
+    restarts: list[bool] = []
+    made = Watches(broken, namespaces=(), liveness_endpoint=None, restarted=lambda: restarts.append(True))
+    made.start()
+    with pytest.raises(WatchesFailed, match="something fatal"):
+        await asyncio.wait_for(made.failed(), 10)
+    assert len(restarts) == watches.MAX_RESTARTS
+    await made.close()
+
+
+async def test_closing_ends_the_pause_before_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 25.0)
+    made = Watches(broken, namespaces=(), liveness_endpoint=None, restarted=lambda: None)
+    made.start()
+    async with asyncio.timeout(2):
+        await made.close()
+    assert not made._thread.is_alive()
+
+
+async def test_watches_that_die_are_started_again_and_miss_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 0.05)
+    async with stage(tmp_path) as s, running(s.settings()) as operator:
+        await s.apply_pool()
+        await eventually(lambda: s.is_ready(), "ready")
+        assert operator._engine is not None
+        engine = operator._engine
+        assert engine._watches is not None
+        engine._watchdog._grace = 0.1
+        first = engine._watches._kopf_loop
+        assert first is not None
+        assert engine._watches._kopf_stop is not None
+        first.call_soon_threadsafe(engine._watches._kopf_stop.set)
+        await eventually(lambda: engine._watches is not None and engine._watches._kopf_loop is not first, "a new loop")
+        await s.patch_pool("llama", {"replicas": 3})
+        await eventually(lambda: len(s.names()) == 3, "the change is noticed")
