@@ -1,13 +1,12 @@
 """The promise of the demo, offline: the first 300 s of a production trace on four engines, stock beside SVF."""
 
-import csv
-import gzip
 from pathlib import Path
 
 import pytest
 
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
 from evenflow_model.fleet.records import EngineRequest, EngineSpec, FinishedRequest
+from evenflow_model.traces import read_trace, take_slice
 from evenflow_worker.simulated.core import EngineCore
 
 TRACE = Path(__file__).resolve().parents[2] / "examples" / "traces" / "mooncake_conversation.csv.gz"
@@ -21,14 +20,18 @@ AFTER = WorkerConfig(admission=Admission("Limited", "Volume", 2.5, 0.05), **CLAS
 
 @pytest.fixture(scope="module")
 def trace() -> list[EngineRequest]:
-    requests = []
-    with gzip.open(TRACE, "rt", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file)):
-            prompt, output = int(row["prompt_tokens"]), int(row["output_tokens"])
-            if float(row["arrival_s"]) < 300 and prompt + output <= 65_536:
-                kind = "chat" if prompt < 8192 else "document"
-                requests.append(EngineRequest(str(number), prompt, output, output, kind, float(row["arrival_s"])))
-    return requests
+    cut = take_slice(read_trace(TRACE).requests, seconds=300, max_total_tokens=65_536)
+    return [
+        EngineRequest(
+            str(number),
+            one.prompt_tokens,
+            one.output_tokens,
+            one.output_tokens,
+            "chat" if one.prompt_tokens < 8192 else "document",
+            one.arrival_s,
+        )
+        for number, one in enumerate(cut)
+    ]
 
 
 def replay(trace: list[EngineRequest], config: WorkerConfig) -> tuple[list[FinishedRequest], list[EngineCore]]:

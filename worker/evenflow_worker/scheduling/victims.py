@@ -5,7 +5,7 @@ decision. Sorting is stable: requests that tie keep their order of admission.
 
 Sort only in iterations that could evict. Sorted by volume, a large request is also served last, and every small prompt
 that is being prefilled takes the token budget before the large one's next token; in order of admission it doesn't.
-Measured on Mooncake's trace (bench/engine_core.py): p99 latency 1.09x that of FCFS instead of 1.14x.
+Measured on Mooncake's trace: p99 latency 1.09x that of FCFS instead of 1.14x.
 """
 
 from collections.abc import Callable
