@@ -20,7 +20,8 @@ from evenflow_cli.simulation.policies import Candidate, candidate
 from evenflow_cli.simulation.runs import Load, Run, engine_spec, simulate_all
 from evenflow_cli.trace_options import columns_of, time_unit_of, trace_file
 from evenflow_model.fleet.routing import router
-from evenflow_operator.api.enums import PredictorType
+from evenflow_model.traces import DEFAULT_CLASS
+from evenflow_operator.api.enums import PlacementStrategy, PredictorType
 from evenflow_operator.api.pool import LLMServingPool
 
 EXIT_FAILED = 1
@@ -67,6 +68,7 @@ def simulate_command(options: Options) -> int:
         )
         files = [trace_file(text) for text in options.traces]
         trace = load_traces(files, pool.spec.traffic_classes, trace_options)
+        _check_placement(pool, trace)
         load = _load(options, pool, trace)
     except (Unusable, PoolFileError, ValueError) as error:
         print(f"evenflow simulate: {error}", file=sys.stderr)
@@ -137,6 +139,20 @@ def _load(options: Options, pool: LLMServingPool, trace: LoadedTrace) -> Load:
         )
     requests = engine_requests(trace.requests, oracle=options.oracle, prefix_caching=caching)
     return Load(pool, requests, options.seed, options.routing, prefix_caching=caching == "lru")
+
+
+def _check_placement(pool: LLMServingPool, trace: LoadedTrace) -> None:
+    """Static placement may leave a class that the trace has without a slot; its Service would answer 503."""
+    placement = pool.spec.placement
+    listed = {entry.slot: entry.classes for entry in placement.static}
+    if placement.strategy is not PlacementStrategy.STATIC or not all(n in listed for n in range(pool.spec.replicas)):
+        return
+    served = {name for slot in range(pool.spec.replicas) for name in listed[slot]} | {DEFAULT_CLASS}
+    missing = sorted({request.traffic_class for request in trace.requests} - served)
+    if missing:
+        raise Unusable(
+            f"spec.placement.static: no slot serves {', '.join(missing)}; list it on one, or leave a slot out"
+        )
 
 
 def _model_binds(pool: LLMServingPool) -> bool:

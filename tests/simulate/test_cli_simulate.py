@@ -118,6 +118,13 @@ def test_oracle_rate_and_slice_reach_the_simulation(pool_file: Path, trace_file:
     assert roomy["evictions"] == 0
 
 
+def test_the_first_seconds_count_from_the_first_request(pool_file: Path, tmp_path: Path) -> None:
+    late = tmp_path / "late.csv"
+    late.write_text("arrival_s,prompt_tokens,output_tokens\n500,10,5\n503,10,5\n509,10,5\n")
+    common = ("-f", pool_file, "--trace", late, "-o", "json", "--policies", "stock", "--seconds", 5)
+    assert rows_of(run(*common))["stock"]["requests"] == 2
+
+
 def test_table_picture_and_every_candidate(pool_file: Path, trace_file: Path) -> None:
     names = "pool,prompt-volume,watermark=0.1,max-num-active-seqs=4,cap=0.9,count-cap=0.9"
     table = run("-f", pool_file, "--trace", trace_file, "--policies", names)
@@ -225,6 +232,15 @@ def test_traces_that_cannot_be_used(pool_file: Path, tmp_path: Path, text: str |
         ({"replica": 3}, "did you mean"),
         ({"engine": {"kvCacheTokens": 1}}, "spec.engine.kvCacheTokens"),
         (None, "found 0 LLMServingPools"),
+        (
+            {
+                "placement": {
+                    "strategy": "Static",
+                    "static": [{"slot": 0, "classes": ["chat"]}, {"slot": 1, "classes": ["chat"]}],
+                }
+            },
+            "spec.placement.static: no slot serves document",
+        ),
     ],
 )
 def test_pools_that_cannot_be_used(trace_file: Path, tmp_path: Path, spec: dict[str, Any] | None, words: str) -> None:

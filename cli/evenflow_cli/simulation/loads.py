@@ -74,10 +74,10 @@ def load_traces(
         hashes = hashes and trace.has_hashes
         traces.append(_classified(name, trace, classes, path, notes))
     merged = merge_traces(*traces)
-    cut = take_slice(merged, seconds=options.seconds)
-    if not cut:
-        wanted = "" if options.seconds is None else f" in the first {options.seconds:g} s"
-        raise TraceError(f"{', '.join(path.name for _, path in files)}: no requests{wanted}; there is nothing to send")
+    if not merged:
+        raise TraceError(f"{', '.join(path.name for _, path in files)}: no requests; there is nothing to send")
+    end = None if options.seconds is None else merged[0].arrival_s + options.seconds
+    cut = take_slice(merged, seconds=end)
     return LoadedTrace(scale_rate(cut, options.rate_scale), hashes, tuple(notes))
 
 

@@ -33,12 +33,14 @@ def picture(runs: Sequence[Run], title: str) -> bytes:
     spread.legend(frameon=False, fontsize=9)
     places = np.arange(len(runs))
     means.barh(places, [run.result.mean_latency_s for run in runs], color=colours)
-    means.set_xlabel("mean latency, s")
+    means.set_xlabel("mean latency, s (number: mean, 99th percentile)")
     evictions.barh(places, [run.result.recomputed_per_generated for run in runs], color=colours)
     evictions.set_xlabel("recomputed tokens per generated token\n(number: evictions)")
     for place, run in enumerate(runs):
         evictions.text(0.0, place, f" {run.result.evictions:,}", va="center", fontsize=9)
-        means.text(0.0, place, f" {run.result.mean_latency_s:.1f}", va="center", fontsize=9)
+        means.text(
+            0.0, place, f" {run.result.mean_latency_s:.1f}, {run.result.p99_latency_s:.0f}", va="center", fontsize=9
+        )
     for axes in (means, evictions):
         axes.set_yticks(places, names)
         axes.invert_yaxis()
