@@ -42,8 +42,10 @@ types: setup ## mypy, strict
 unit: setup ## The tests that start no processes
 	@$(BIN)/pytest -m 'not cluster and not slow' $(ARGS)
 
-generate: setup ## Write the generated files (the CRD); CI fails when they drift
+generate: setup ## Write the generated files (the CRD, tables in docs); CI fails when they drift
 	@$(BIN)/evenflow crd > crds/serving.evenflow.dev_llmservingpools.yaml
+	@$(BIN)/python docs/generate.py
+	@$(BIN)/python tests/contract_suite/suite_table.py --write
 
 bench: setup ## Run the benchmarks; bench/README.md explains each
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done

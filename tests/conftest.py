@@ -22,6 +22,7 @@ AREAS = {
     "devcluster": "embedded API server and its controllers",
     "devcluster_agent": "node agent, router, trace replay",
     "contract_suite": "Kubernetes behaviours, black box, against the embedded API server",
+    "docs": "generated reference, links, references from code to docs",
     "end_to_end": "operator, cluster and engines as real processes, with faults",
 }
 NOT_HERE = (

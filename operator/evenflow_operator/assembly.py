@@ -195,17 +195,14 @@ class Engine:
 
     def _gauges(self) -> None:
         gauge = self._telemetry.gauge
-        gauge("queue_depth", "Pools that wait to be worked on.", lambda: float(len(self._queue)))
+        gauge("queue_depth", lambda: float(len(self._queue)))
         gauge(
             "oldest_sample_age_seconds",
-            "Age of the oldest engine sample in use; NaN without any.",
             lambda: age if (age := self._readings.oldest_sample()) is not None else float("nan"),
         )
-        gauge(
-            "events_dropped", "Kubernetes Events that could not be posted.", lambda: float(self._parts.events.dropped)
-        )
+        gauge("events_dropped", lambda: float(self._parts.events.dropped))
         for kind in self._kinds():
-            gauge(f"cached_{kind}", f"Objects in the cache: {kind}.", functools.partial(self._cached, kind))
+            gauge(f"cached_{kind}", functools.partial(self._cached, kind))
 
     def _cached(self, kind: Kind) -> float:
         return float(self._cache.counts()[kind])

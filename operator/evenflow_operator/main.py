@@ -93,7 +93,7 @@ class Operator:
         """Until `stop` is set. Raises what ends the process: LeadershipLost, WatchesFailed, CacheMismatch, …"""
         settings = self._settings
         probes = ProbeServer(settings.host, settings.metrics_port, self._telemetry, self._unready)
-        self._telemetry.gauge("leader", "1 while this process leads.", lambda: float(self._leading()))
+        self._telemetry.gauge("leader", lambda: float(self._leading()))
         try:
             if settings.metrics_port:
                 await probes.start()

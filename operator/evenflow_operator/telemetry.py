@@ -1,12 +1,24 @@
 """The operator's own metrics, `evenflow_operator_…`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "evenflow_operator_"
+
+GAUGES: Mapping[str, str] = {
+    "leader": "1 while this process leads.",
+    "queue_depth": "Pools that wait to be worked on.",
+    "oldest_sample_age_seconds": "Age of the oldest engine sample in use; NaN without any.",
+    "events_dropped": "Kubernetes Events that could not be posted.",
+    **{
+        f"cached_{kind}": f"Objects in the cache: {kind}."
+        for kind in ("pools", "pods", "services", "endpointslices", "nodes")
+    },
+}
+"""Gauges by name, with what they mean: the parts of the operator that know their values add them."""
 
 
 class Telemetry:
@@ -71,9 +83,9 @@ class Telemetry:
     def watch_restarted(self) -> None:
         self._restarts.inc()
 
-    def gauge(self, name: str, help_text: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when somebody scrapes."""
-        Gauge(f"{PREFIX}{name}", help_text, registry=self.registry).set_function(read)
+    def gauge(self, name: str, read: Callable[[], float]) -> None:
+        """One of GAUGES, read when somebody scrapes."""
+        Gauge(f"{PREFIX}{name}", GAUGES[name], registry=self.registry).set_function(read)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

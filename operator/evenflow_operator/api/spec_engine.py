@@ -98,7 +98,7 @@ class SimulatedEngine(ApiModel):
     stream_interval: int = Field(1, ge=1, le=100_000)
     """Tokens per streamed chunk."""
     startup_seconds: int = Field(0, ge=0, le=86_400)
-    """Engine time before the engine is ready (seconds)."""
+    """Wall time before the engine is ready, whatever timeScale is (seconds)."""
 
 
 class Engine(ApiModel):
