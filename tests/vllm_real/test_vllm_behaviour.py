@@ -420,7 +420,7 @@ def test_no_fault_of_ours_stops_the_engine(
         raise RuntimeError("boom")
 
     if name == "enqueue":
-        monkeypatch.setattr(steering, "key", broken)
+        monkeypatch.setattr(steering, "_key_of", broken)
     else:
         monkeypatch.setattr(steering, name, broken)
     steering.offer(replace(SVF, generation=2))

@@ -230,5 +230,5 @@ def make_engine(
         stock = stock_class(bool(config.scheduler_config.async_scheduling))
         scheduler = stock(vllm_config=config, **_arguments(config))
     if clock is not None:
-        scheduler.evenflow.clock = clock
+        scheduler.evenflow.steering.clock = clock
     return Engine(scheduler, config.cache_config.block_size, bool(config.cache_config.enable_prefix_caching))

@@ -28,18 +28,19 @@ class Hooks:
     def __init__(self, scheduler: Any) -> None:
         self.scheduler = scheduler
         self.peaks = UsagePeaks()
-        self.clock = time.monotonic
         manager = scheduler.kv_cache_manager
         self._pool = manager.block_pool
         self._usable_blocks = max(int(self._pool.num_gpu_blocks) - 1, 1)
         self._kv_groups = max(len(scheduler.kv_cache_config.kv_cache_groups), 1)
         self._own_watermark_blocks = manager.watermark_blocks
+        self._queue = queue = VolumeQueue()
         self.steering = steering = Steering(
+            queue,
             capacity_tokens=self._usable_blocks * scheduler.block_size,
             block_size=scheduler.block_size,
             max_model_len=scheduler.max_model_len,
             cached_tokens=partial(cached_tokens, scheduler),
-            clock=lambda: self.clock(),
+            clock=time.monotonic,
         )
         self.models: BatchPredictor[Any] = BatchPredictor(
             lambda reason, count: steering.events.append(FellBack(reason, count)),
@@ -49,8 +50,8 @@ class Hooks:
         self._accounted = 0
         self._in_pass = False
         self._free_low = self._usable_blocks
-        self._queue = VolumeQueue(steering)
-        scheduler.waiting = self._queue
+        queue.enqueue = steering.enqueue
+        scheduler.waiting = queue
 
     # ------------------------------------------------------------------ requests
 
@@ -130,7 +131,7 @@ class Hooks:
                 self.steering.counters.iterations += 1
                 self.steering.recompute(scheduled)
             low = min(self._free_low, self._free_blocks())
-            self.peaks.observe(self.clock(), 1.0 - low / self._usable_blocks)
+            self.peaks.observe(self.steering.clock(), 1.0 - low / self._usable_blocks)
         except Exception:
             self.steering.failed("close")
 

@@ -95,7 +95,7 @@ class EngineReport:
             completed=dict(counters.completed),
             waiting=self._by_class(waiting_only=True),
             predictor_fallbacks=self._fallbacks + Counter(dict(counters.predictor_fallbacks)),
-            kv_usage_peaks=hooks.peaks.peaks(hooks.clock(), usage),
+            kv_usage_peaks=hooks.peaks.peaks(hooks.steering.clock(), usage),
         )
 
     # ------------------------------------------------------------------ helpers

@@ -80,10 +80,12 @@ class Counters:
 
 
 class Steering:
-    """`cached_tokens(request)` tells how many of its tokens lie in the prefix cache now. `clock` is monotonic."""
+    """`queue` is filled here and by vLLM; `cached_tokens(request)` tells how many of a request's tokens lie in the
+    prefix cache now; `clock` is monotonic, in seconds."""
 
     def __init__(
         self,
+        queue: WaitingQueue[Any],
         *,
         capacity_tokens: int,
         block_size: int,
@@ -93,7 +95,7 @@ class Steering:
     ) -> None:
         self.config = WorkerConfig()
         self.counters = Counters()
-        self.queue: WaitingQueue[Any] = WaitingQueue()
+        self.queue = queue
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         self.predictor = GuardedPredictor(None, self.counters.predictor_fallbacks, models_beside=True)
         self.bucket = AdmissionBucket(capacity_tokens)
@@ -101,7 +103,7 @@ class Steering:
         self._block_size = block_size
         self._max_model_len = max_model_len
         self._cached_tokens = cached_tokens
-        self._clock = clock
+        self.clock = clock
         self._offered: deque[WorkerConfig] = deque()
         self._logged: set[str] = set()
         self._added = 0
@@ -140,7 +142,7 @@ class Steering:
         self.predictor.configure(config)
         for request in self.queue:
             self._measure(request)
-        self._rekey(self._clock())
+        self._rekey(self.clock())
         self.config = config
 
     def failed(self, hook: str) -> None:
@@ -159,7 +161,7 @@ class Steering:
         found = route(self.config, asked)
         prompt = max(int(request.num_prompt_tokens), 0)
         limit = float(max(min(request.max_tokens, self._max_model_len - prompt), 1))
-        record = Record(found.traffic_class, prompt, limit, self._clock(), self._added)
+        record = Record(found.traffic_class, prompt, limit, self.clock(), self._added)
         if found.misrouted:
             self.events.append(Misrouted())
         setattr(request, ATTRIBUTE, record)
@@ -188,22 +190,23 @@ class Steering:
     def enqueue(self, request: Any) -> None:
         """Put a request where its key belongs: new, skipped by the scheduler, evicted, or back with more input."""
         try:
-            record = record_of(request)
+            record = getattr(request, ATTRIBUTE, None)
             if record is None:
                 self.register(request)
+                record = getattr(request, ATTRIBUTE)
             elif record.prompt != request.num_prompt_tokens:
                 record.prompt = int(request.num_prompt_tokens)
                 record.limit = float(max(min(request.max_tokens, self._max_model_len - record.prompt), 1))
                 self._measure(request)
-            key = self.key(request)
+            key = self._key_of(record)
         except Exception:
             self.failed("enqueue")
             self._added += 1
-            key = (LARGEST, self._clock(), self._added)
-        if request in self.queue:
-            self.queue.rekey(request, key)
-        else:
+            key = (LARGEST, self.clock(), self._added)
+        try:
             self.queue.add(request, key)
+        except ValueError:
+            self.queue.rekey(request, key)
 
     def evicted(self, request: Any, computed: int, *, counted: bool) -> None:
         """A running request is about to lose its memory; `computed` tokens of it were in KV. Not `counted`: the engine
@@ -238,7 +241,7 @@ class Steering:
         """Before the engine schedules."""
         self._steps += 1
         self.bucket.refill(paused=paused)
-        now = self._clock()
+        now = self.clock()
         waiting = len(self.queue)
         if waiting and self._ordering.rekey_due(
             elapsed_s=now - self._rekeyed_s, iterations=self._steps - self._rekeyed_step, waiting=waiting
@@ -299,7 +302,7 @@ class Steering:
         """Has a request that the engine keeps skipping waited so long that later ones should wait for it?"""
         record = record_of(request)
         hold = HOLD_AFTER_AGINGS * self.config.aging_seconds
-        return record is not None and 0.0 < hold <= self._clock() - record.arrival_s
+        return record is not None and 0.0 < hold <= self.clock() - record.arrival_s
 
     def to_front(self, request: Any) -> None:
         """Let a waiting request be the next, without changing what it is measured by."""
@@ -311,14 +314,16 @@ class Steering:
 
     def key(self, request: Any) -> QueueKey:
         record = record_of(request)
-        if record is None:
-            return (LARGEST, self._clock(), 0)
-        now = self._clock()
+        return (LARGEST, self.clock(), 0) if record is None else self._key_of(record)
+
+    def _key_of(self, record: Record) -> QueueKey:
         if record.lost_memory:
             return self._ordering.evicted_key(
-                record.metric, record.arrival_s, record.sequence, now, record.last_eviction
+                record.metric, record.arrival_s, record.sequence, self.clock(), record.last_eviction
             )
-        return self._ordering.key(record.metric, record.arrival_s, record.sequence, now)
+        if not self._ordering.aging_rate:
+            return (record.metric, record.arrival_s, record.sequence)
+        return self._ordering.key(record.metric, record.arrival_s, record.sequence, self.clock())
 
     def _measure(self, request: Any) -> None:
         record = record_of(request)

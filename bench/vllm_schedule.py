@@ -1,0 +1,343 @@
+"""What the worker costs inside vLLM's schedule(), and what its order and cap give, on real scheduler objects.
+
+    python bench/vllm_schedule.py cost                 microseconds of one schedule() beside stock FCFS and PRIORITY
+    python bench/vllm_schedule.py queue                vLLM's own queues beside ours
+    python bench/vllm_schedule.py open [--seeds 5]     open arrivals and a burst, oracle lengths
+    python bench/vllm_schedule.py predictor            CPU per request, and steps beside a busy predictor
+
+Needs vLLM for CPU (`make test-real` makes such an environment); no model is loaded, a fake runner gives the tokens.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "vllm_real"))
+
+try:
+    from vllm_kit import Engine, make_engine, make_model_dir
+except ImportError as error:
+    print(f"skipped: {error}; run it in an environment that `make test-real` made")
+    sys.exit(0)
+
+import numpy as np
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue
+
+from evenflow_contract.worker_config import Admission, WorkerConfig
+from evenflow_worker.predict import LengthModel, Prompt
+
+SVF = WorkerConfig(generation=1, aging_seconds=0.0)
+
+
+def apply(engine: Engine, config: WorkerConfig) -> None:
+    engine.scheduler.evenflow.steering.offer(config)
+    engine.scheduler.evenflow.take_config()
+
+
+# ---------------------------------------------------------------------- cost
+
+
+def cost(model: Path) -> None:
+    kinds: dict[str, Callable[..., Engine]] = {
+        "stock FCFS": lambda **o: make_engine(model, steered=False, **o),
+        "stock PRIORITY": lambda **o: make_engine(model, steered=False, policy="priority", **o),
+        "evenflow SVF": lambda **o: _steered(model, SVF, **o),
+        "evenflow SVF aged 30": lambda **o: _steered(model, replace(SVF, aging_seconds=30.0), **o),
+        "evenflow SVF, cap 1.0": lambda **o: _steered(
+            model, replace(SVF, admission=Admission("Limited", "Volume", 1.0)), **o
+        ),
+    }
+    print("schedule(), median microseconds, best of 3 rounds; the running requests decode")
+    for running, blocked in ((32, True), (255, False)):
+        for waiting in (1_000, 10_000):
+            row = {}
+            for name, make in kinds.items():
+                row[name] = min(_schedule_us(make, running, waiting, blocked) for _ in range(3))
+            base = row["stock FCFS"]
+            what = "admission blocked" if blocked else "admissions"
+            print(f"{running} running, {waiting} waiting, {what}: ", end="")
+            print(", ".join(f"{name} {value:.0f} ({value / base:.3f})" for name, value in row.items()), flush=True)
+
+
+def _steered(model: Path, config: WorkerConfig, **options: object) -> Engine:
+    engine = make_engine(model, **options)
+    apply(engine, config)
+    return engine
+
+
+def _schedule_us(make: Callable[..., Engine], running: int, waiting: int, blocked: bool) -> float:
+    engine = make(
+        num_blocks=60_000,
+        max_num_seqs=running if blocked else running + 1,
+        max_num_batched_tokens=8192,
+        max_model_len=2048,
+    )
+    source = random.Random(3)
+    for number in range(running):
+        engine.add(f"run{number}", 64, 1_900)
+    while len(engine.scheduler.running) < running:
+        engine.step()
+    for number in range(waiting):
+        engine.add(f"wait{number}", source.randint(1, 200), 1, priority=source.randrange(1 << 20))
+    times = []
+    for _ in range(150):
+        before = time.perf_counter()
+        engine.schedule()
+        times.append(time.perf_counter() - before)
+        engine.update()
+    return statistics.median(times) * 1e6
+
+
+ROUNDS = 9
+
+
+def _add_pop(made: Any, extra: Sequence[Any]) -> float:
+    """Seconds to add one and pop one while 10,000 wait."""
+    before = time.perf_counter()
+    for request in extra:
+        made.add_request(request)
+        made.peek_request()
+        made.pop_request()
+    return (time.perf_counter() - before) / len(extra)
+
+
+def queue(model: Path) -> None:
+    engine = _steered(model, SVF)
+    source = random.Random(5)
+    requests = [
+        engine.request(f"r{n}", source.randint(1, 60), 1, priority=source.randrange(1 << 20))
+        for n in range(10_000 + 1_000 * ROUNDS)
+    ]
+    for request in requests:
+        engine.scheduler.evenflow.steering.register(request)
+    print("10,000 waiting, microseconds each: add + pop, remove + add")
+    for name, made in (
+        ("FCFS", FCFSRequestQueue()),
+        ("PRIORITY", PriorityRequestQueue()),
+        ("evenflow", engine.scheduler.waiting),
+    ):
+        for request in requests[:10_000]:
+            made.add_request(request)
+        pair = min(
+            _add_pop(made, requests[10_000 + 1_000 * number : 11_000 + 1_000 * number]) for number in range(ROUNDS)
+        )
+        inside = list(made)[::500]
+        before = time.perf_counter()
+        for request in inside:
+            made.remove_request(request)
+            made.add_request(request)
+        removal = (time.perf_counter() - before) / len(inside)
+        print(f"{name:10} {pair * 1e6:8.2f} {removal * 1e6:9.2f}")
+        while len(made):
+            made.pop_request()
+
+
+# ---------------------------------------------------------------------- order and cap
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    mean: float
+    p99: float
+    evictions: float
+    recomputed: float
+
+
+SHORT, LONG, LONG_SHARE, PROMPT = 32, 512, 0.2, 64
+CAPACITY, BLOCK = 16_384, 16
+
+
+def _work(count: int, source: random.Random) -> list[int]:
+    return [LONG if source.random() < LONG_SHARE else SHORT for _ in range(count)]
+
+
+def _volume_mean() -> float:
+    blocks = lambda output: sum(BLOCK * -(-(PROMPT + 1 + j) // BLOCK) for j in range(output))  # noqa: E731
+    return LONG_SHARE * blocks(LONG) + (1 - LONG_SHARE) * blocks(SHORT)
+
+
+def _replay(engine: Engine, outputs: Sequence[int], rate: float | None, source: random.Random) -> Result:
+    """Latency in iterations of requests that arrive at random times, `rate` per iteration, or all at once."""
+    arrivals, now = [], 0.0
+    for _ in outputs:
+        now += source.expovariate(rate) if rate else 0.0
+        arrivals.append(now)
+    arrived: dict[str, float] = {}
+    latency: list[float] = []
+    recomputed = evictions = generated = step = index = 0
+    highest: dict[str, int] = {}
+    while len(latency) < len(outputs):
+        while index < len(outputs) and arrivals[index] <= step:
+            name = f"r{index}"
+            request = engine.add(name, PROMPT, outputs[index], priority=_volume(outputs[index]))
+            hooks = getattr(engine.scheduler, "evenflow", None)
+            if hooks is not None:
+                # The oracle: as a perfect predictor's answer would arrive.
+                hooks.steering.predict(request, float(outputs[index]))
+            arrived[name] = arrivals[index]
+            index += 1
+        if not engine.scheduler.requests:
+            step += 1
+            continue
+        computed = {r.request_id: r.num_computed_tokens for r in engine.scheduler.running}
+        preempted = {r.request_id: r.num_preemptions for r in engine.scheduler.running}
+        scheduled = engine.schedule()
+        for name, count in preempted.items():
+            if engine.scheduler.requests[name].num_preemptions > count:
+                evictions += 1
+                highest[name] = max(highest.get(name, 0), computed[name])
+        for name, tokens in scheduled.num_scheduled_tokens.items():
+            if name in highest:
+                end = engine.scheduler.requests[name].num_computed_tokens
+                recomputed += max(min(end, highest[name]) - (end - tokens), 0)
+        step += 1
+        before = engine.tokens
+        latency.extend(step - arrived[name] for name in engine.update())
+        generated = before
+    latency.sort()
+    count = len(latency)
+    return Result(sum(latency) / count, latency[int(0.99 * count)], evictions / count, recomputed / generated)
+
+
+def _volume(output: int) -> int:
+    return PROMPT * output + output * (output + 1) // 2
+
+
+def open_arrivals(model: Path, seeds: int, count: int) -> None:
+    limited = Admission("Limited", "Volume", 1.0)
+    policies: dict[str, WorkerConfig | str] = {
+        "stock FCFS": "fcfs",
+        "stock PRIORITY(volume)": "priority",
+        "SVF": SVF,
+        "SVF, volume cap 1.0": replace(SVF, admission=limited),
+        "SVF aged 30": replace(SVF, aging_seconds=30.0),
+        "SVF aged 30, volume cap 1.0": replace(SVF, aging_seconds=30.0, admission=limited),
+    }
+    x_star = CAPACITY / _volume_mean()
+    print(
+        f"x* {x_star:.3f} requests per iteration; {seeds} seeds, {count} requests each, iterations of 0.03 s for aging"
+    )
+    for title, rate in (("rho 0.95", 0.95 * x_star), ("rho 1.1", 1.1 * x_star), ("burst", None)):
+        base: Result | None = None
+        print(f"{title:30}{'mean':>8}{'ratio':>7}{'p99':>8}{'ratio':>7}{'evict':>7}{'recomputed':>11}")
+        for name, policy in policies.items():
+            found = []
+            for seed in range(seeds):
+                source = random.Random(seed)
+                outputs = _work(1_000 if rate is None else count, source)
+                found.append(_replay(_engine(model, policy), outputs, rate, source))
+            mean = Result(*(statistics.mean(getattr(one, field) for one in found) for field in Result.__slots__))
+            base = base or mean
+            print(
+                f"{name:30}{mean.mean:8.1f}{mean.mean / base.mean:7.3f}{mean.p99:8.0f}{mean.p99 / base.p99:7.2f}"
+                f"{mean.evictions:7.2f}{mean.recomputed:11.3f}",
+                flush=True,
+            )
+
+
+def _engine(model: Path, policy: WorkerConfig | str) -> Engine:
+    options = {"num_blocks": CAPACITY // BLOCK + 1, "block_size": BLOCK, "max_num_seqs": 1024}
+    options |= {"max_num_batched_tokens": 8192, "max_model_len": 1024}
+    if isinstance(policy, str):
+        return make_engine(model, steered=False, policy=policy, **options)
+    ticks = [0]
+    engine = make_engine(model, clock=lambda: 0.03 * ticks[0], **options)
+    begin = engine.scheduler.evenflow.steering.begin
+
+    def counted(*, paused: bool) -> None:
+        ticks[0] += 1
+        begin(paused=paused)
+
+    engine.scheduler.evenflow.steering.begin = counted
+    apply(engine, policy)
+    return engine
+
+
+# ---------------------------------------------------------------------- predictor
+
+
+class Busy:
+    """A trained model's cost: matrix products that release the GIL, 5 ms a batch."""
+
+    def __init__(self) -> None:
+        self._matrix = np.random.default_rng(1).standard_normal((400, 400))
+
+    def predict(self, batch: Sequence[Prompt]) -> Sequence[float]:
+        until = time.perf_counter() + 0.005
+        while time.perf_counter() < until:
+            self._matrix @ self._matrix
+        return [100.0] * len(batch)
+
+
+def predictor(model: Path) -> None:
+    engine = _steered(model, replace(SVF, classes=("chat",)), num_blocks=60_000, max_num_seqs=64)
+    requests = [engine.request(f"r{n}", 500, 10, traffic_class="chat") for n in range(5_000)]
+    steering = engine.scheduler.evenflow.steering
+    before = time.process_time()
+    for request in requests:
+        steering.register(request)
+    print(
+        f"register and predict in the engine's thread: {(time.process_time() - before) / 5_000 * 1e3:.4f} ms a request"
+    )
+    for number in range(64):
+        engine.add(f"run{number}", 100, 900)
+    for _ in range(5):
+        engine.step()
+    # A model's step is device time that releases the GIL; here it sleeps.
+    quiet = _step_ms(engine)
+    busy: LengthModel = Busy()
+    hooks = engine.scheduler.evenflow
+    hooks.models.use(lambda: busy)
+    stop = threading.Event()
+
+    def feed() -> None:
+        while not stop.wait(0.004):
+            hooks.models.submit(requests[0], Prompt("chat", 500, None))
+
+    feeder = threading.Thread(target=feed, daemon=True)
+    feeder.start()
+    loud = _step_ms(engine)
+    stop.set()
+    feeder.join()
+    hooks.models.close()
+    print(
+        f"a step of 20 ms device time and 64 running: {quiet:.3f} ms; "
+        f"beside a busy predictor {loud:.3f} ms ({loud / quiet:.4f})"
+    )
+
+
+def _step_ms(engine: Engine) -> float:
+    times = []
+    for _ in range(150):
+        before = time.perf_counter()
+        engine.schedule()
+        time.sleep(0.02)
+        engine.update()
+        times.append(time.perf_counter() - before)
+    return statistics.mean(times) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="cost", choices=("cost", "queue", "open", "predictor"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=3_000, help="of each open run")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_model_dir(Path(folder) / "model")
+        if arguments.what == "open":
+            open_arrivals(model, arguments.seeds, arguments.requests)
+        else:
+            {"cost": cost, "queue": queue, "predictor": predictor}[arguments.what](model)
+
+
+if __name__ == "__main__":
+    main()
