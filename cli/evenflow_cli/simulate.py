@@ -204,22 +204,13 @@ def _title(pool: LLMServingPool, trace: dict[str, Any]) -> str:
 
 
 def _print_table(runs: Sequence[Run], title: str) -> None:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("policy")
-    columns = (
-        "done",
-        "mean s",
-        "p50 s",
-        "p99 s",
-        "TTFT s",
-        "s/token",
-        "evictions",
-        "recomputed",
-        "KV use",
-        "makespan s",
+    caption = (
+        "mean to TTFT: seconds; s/tok: latency per output token; rec: recomputed tokens per generated; span: seconds"
     )
-    for name in columns:
-        table.add_column(name, justify="right")
+    table = Table(title=title, caption=caption, title_justify="left", caption_justify="left", box=None, pad_edge=False)
+    table.add_column("policy", overflow="fold")
+    for name in ("done", "mean", "p50", "p99", "TTFT", "s/tok", "evicted", "rec", "KV use", "span"):
+        table.add_column(name, justify="right", no_wrap=True)
     for run in runs:
         one = run.result
         table.add_row(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow_contract.worker_config import Admission
+from evenflow_contract.worker_config import Admission, AdmissionUnit
 from evenflow_worker.scheduling import AdmissionBucket
 
 M = 1000
@@ -150,3 +150,24 @@ def test_flips_keep_the_credit_sane(steps):
             bucket.take(number * M, idle=name == "idle")
         assert -5 * M - 1 <= bucket.credit <= 6 * M
         assert bucket.allows(idle=True)
+
+
+@given(
+    rate=st.floats(1e-5, 3.0),
+    unit=st.sampled_from(["Requests", "Volume"]),
+    spent=st.lists(st.floats(0.0, 5e5), max_size=6),
+    times=st.integers(1, 60),
+)
+def test_many_refills_at_once_are_many_refills(rate: float, unit: AdmissionUnit, spent: list[float], times: int):
+    """Leaps over uneventful iterations rest on this."""
+    one, many = (AdmissionBucket(1000, Admission("Limited", unit, rate, 0.0)) for _ in range(2))
+    for volume in spent:
+        one.take(volume)
+        many.take(volume)
+    refused = 0
+    for _ in range(times):
+        one.refill()
+        refused += not one.allows(idle=False)
+    assert min(many.refills_refused(), times) == refused
+    many.refill(times)
+    assert many.credit == one.credit
