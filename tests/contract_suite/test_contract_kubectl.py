@@ -107,7 +107,10 @@ async def test_describe_pod(api: Client, kubectl: Kubectl, ns: str, node_labels:
     assert node in await kubectl("describe", "node", node)
 
 
-@behaviour("kubectl-explain", "`kubectl explain` knows built-in fields with their types, and custom ones with their descriptions as well.")
+@behaviour(
+    "kubectl-explain",
+    "`kubectl explain` knows built-in fields with their types, and custom ones with their descriptions as well.",
+)
 async def test_explain(kubectl: Kubectl, gadgets: Gadgets) -> None:
     told = await kubectl("explain", f"{gadgets.resource}.spec.color")
     assert "What colour the gadget has." in told

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evenflow_devcluster.embedded.api import Api
 from evenflow_devcluster.embedded.controllers import Controllers, start
-from evenflow_devcluster.embedded.local_api import LocalApi
-from evenflow_devcluster.embedded.store import Store
+from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.local import LocalApi
+from evenflow_devcluster.embedded.store.memory import Store
 
 Object = dict[str, Any]
 NS = "default"

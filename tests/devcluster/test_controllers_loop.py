@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from controllers_fixture import Clock, config_map
 
-from evenflow_devcluster.embedded.api import Api
 from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
 from evenflow_devcluster.embedded.controllers import loop as loop_module
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
-from evenflow_devcluster.embedded.local_api import LocalApi
-from evenflow_devcluster.embedded.store import Store
+from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.local import LocalApi
+from evenflow_devcluster.embedded.store.memory import Store
 
 
 class Counting(ControlLoop[str]):

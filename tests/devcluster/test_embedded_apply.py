@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from evenflow_devcluster.embedded import managed as ownership
-from evenflow_devcluster.embedded.apply import apply
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.fieldsets import field_values, from_fields_v1, readable, to_fields_v1
-from evenflow_devcluster.embedded.managed import APPLY, UPDATE, Managed, Owner
-from evenflow_devcluster.embedded.schema import Schema
+from evenflow_devcluster.embedded.patching import ownership
+from evenflow_devcluster.embedded.patching.apply import apply
+from evenflow_devcluster.embedded.patching.fieldsets import field_values, from_fields_v1, readable, to_fields_v1
+from evenflow_devcluster.embedded.patching.ownership import APPLY, UPDATE, Managed, Owner
+from evenflow_devcluster.embedded.schema.structural import Schema
 
 PART = {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}}}
 SCHEMA = Schema(

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenflow_devcluster.embedded.api import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api
-from evenflow_devcluster.embedded.deletion import options_from
 from evenflow_devcluster.embedded.errors import StatusError
+from evenflow_devcluster.embedded.http.tables import table
 from evenflow_devcluster.embedded.jsonvalues import encoded, utc_now
-from evenflow_devcluster.embedded.store import Store
-from evenflow_devcluster.embedded.subresources import bind, checked_body, evict
-from evenflow_devcluster.embedded.tables import table
-from evenflow_devcluster.embedded.validation import validate
-from evenflow_devcluster.embedded.writes import Caller
+from evenflow_devcluster.embedded.operations.api import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api
+from evenflow_devcluster.embedded.operations.deletion import options_from
+from evenflow_devcluster.embedded.operations.subresources import bind, checked_body, evict
+from evenflow_devcluster.embedded.operations.writes import Caller
+from evenflow_devcluster.embedded.schema.validation import validate
+from evenflow_devcluster.embedded.store.memory import Store
 
 CALLER = Caller("fuzz")
 junk = st.recursive(

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 from embedded_fixture import MERGE, PODS, Http, embedded, pod
 
-from evenflow_devcluster.embedded import streams
 from evenflow_devcluster.embedded.cluster import EmbeddedCluster
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.faults import Fault
+from evenflow_devcluster.embedded.http import streams
 
 NODE = {"metadata": {"name": "n1"}}
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from evenflow_devcluster.embedded.api import MERGE, Api
-from evenflow_devcluster.embedded.deletion import DeleteOptions
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.services import AddressPool
-from evenflow_devcluster.embedded.store import Store
-from evenflow_devcluster.embedded.writes import Caller
+from evenflow_devcluster.embedded.kinds.services import AddressPool
+from evenflow_devcluster.embedded.operations.api import MERGE, Api
+from evenflow_devcluster.embedded.operations.deletion import DeleteOptions
+from evenflow_devcluster.embedded.operations.writes import Caller
+from evenflow_devcluster.embedded.store.memory import Store
 
 WARNINGS: list[str] = []
 CALLER = Caller("test", warn=WARNINGS.append)

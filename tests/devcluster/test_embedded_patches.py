@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.patches import json_patch, merge_patch
-from evenflow_devcluster.embedded.schema import builtin
-from evenflow_devcluster.embedded.strategic import strategic_merge
+from evenflow_devcluster.embedded.patching.json_patches import json_patch, merge_patch
+from evenflow_devcluster.embedded.patching.strategic import strategic_merge
+from evenflow_devcluster.embedded.schema.structural import builtin
 
 POD = builtin("io.k8s.api.core.v1.Pod")
 SERVICE = builtin("io.k8s.api.core.v1.Service")

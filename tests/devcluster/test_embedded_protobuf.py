@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.protobuf import read_protobuf
+from evenflow_devcluster.embedded.http.protobuf import read_protobuf
 
 
 def varint(value: int) -> bytes:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow_devcluster.embedded.quantities import canonical, quantity
+from evenflow_devcluster.embedded.syntax.quantities import canonical, quantity
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.selectors import (
+from evenflow_devcluster.embedded.syntax.selectors import (
     both,
     labels_match,
     parse_field_selector,

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from evenflow_devcluster.embedded.controller_api import StoreEvent
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.selectors import both, parse_label_selector
-from evenflow_devcluster.embedded.store import Store
-from evenflow_devcluster.embedded.watch import WatchEvent, open_watch
+from evenflow_devcluster.embedded.store.memory import Store
+from evenflow_devcluster.embedded.store.watch import WatchEvent, open_watch
+from evenflow_devcluster.embedded.syntax.selectors import both, parse_label_selector
 
 Writes = list[tuple[str, str]]
 writes = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["on", "off", "delete"])), max_size=30)

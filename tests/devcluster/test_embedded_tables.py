@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from evenflow_devcluster.embedded.columns import age, duration
-from evenflow_devcluster.embedded.resources import Column, Resource, builtin_resources
-from evenflow_devcluster.embedded.schema import ANY
-from evenflow_devcluster.embedded.tables import BUILTIN, json_path, table
+from evenflow_devcluster.embedded.http.tables import BUILTIN, json_path, table
+from evenflow_devcluster.embedded.kinds.columns import age, duration
+from evenflow_devcluster.embedded.kinds.resources import Column, Resource, builtin_resources
+from evenflow_devcluster.embedded.schema.structural import ANY
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 CREATED = "2026-01-01T11:59:30Z"

@@ -6,7 +6,7 @@ import signal
 import time
 from pathlib import Path
 
-from .cluster import EmbeddedCluster
+from evenflow_devcluster.embedded.cluster import EmbeddedCluster
 
 
 async def serve(state_dir: Path, host: str, port: int) -> None:

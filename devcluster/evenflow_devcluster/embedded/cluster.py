@@ -12,15 +12,15 @@ from typing import Any
 
 from aiohttp import web
 
-from .api import Api
-from .controller_api import ControllerApi
-from .faults import Faults
-from .jsonvalues import Clock, utc_now
-from .local_api import LocalApi
-from .resources import CelTwin
-from .server import ApiServer
-from .store import Store
-from .tls import kubeconfig, make_certificates, server_context, write_private
+from evenflow_devcluster.embedded.controller_api import ControllerApi
+from evenflow_devcluster.embedded.faults import Faults
+from evenflow_devcluster.embedded.http.server import ApiServer
+from evenflow_devcluster.embedded.http.tls import kubeconfig, make_certificates, server_context, write_private
+from evenflow_devcluster.embedded.jsonvalues import Clock, utc_now
+from evenflow_devcluster.embedded.kinds.resources import CelTwin
+from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.local import LocalApi
+from evenflow_devcluster.embedded.store.memory import Store
 
 _CONTROLLERS = "evenflow_devcluster.embedded.controllers"
 _SHUTDOWN_SECONDS = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from .errors import StatusError, bad_request
+from evenflow_devcluster.embedded.errors import StatusError, bad_request
 
 _REASONS = {
     400: "BadRequest",

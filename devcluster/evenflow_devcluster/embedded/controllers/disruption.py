@@ -7,9 +7,9 @@ from typing import Any
 
 from evenflow_devcluster.embedded.controller_api import ControllerApi, Object, StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
-from evenflow_devcluster.embedded.crds import CRDS
 from evenflow_devcluster.embedded.jsonvalues import Clock, dig, parsed_time, timestamp
-from evenflow_devcluster.embedded.selectors import labels_match, requirements_of
+from evenflow_devcluster.embedded.kinds.definitions import CRDS
+from evenflow_devcluster.embedded.syntax.selectors import labels_match, requirements_of
 
 BUDGETS = "poddisruptionbudgets.policy"
 DISRUPTION_TIMEOUT = timedelta(minutes=2)

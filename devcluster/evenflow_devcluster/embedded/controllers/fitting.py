@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from evenflow_devcluster.embedded.quantities import quantity
+from evenflow_devcluster.embedded.syntax.quantities import quantity
 
 Resources = dict[str, float]
 

@@ -1,0 +1,1 @@
+"""The API over HTTPS: requests in, answers and watches out."""

@@ -1,0 +1,1 @@
+"""The objects in memory, their history, and the watches on them."""

@@ -1,0 +1,1 @@
+"""The small notations inside objects and queries: names, quantities, selectors."""
