@@ -68,6 +68,37 @@ def crd() -> None:
 
 
 @app.command()
+def plan(
+    file: Annotated[Path, typer.Option("--file", "-f", help="YAML with one LLMServingPool; - reads standard input.")],
+    trace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[CLASS=]FILE", help="CSV or JSON lines, gzipped or not; may be repeated to merge files."),
+    ] = None,
+    kv_tokens: Annotated[
+        int | None, typer.Option(help="Usable KV tokens of one replica, instead of spec.engine.kvCacheTokens.")
+    ] = None,
+    time_unit: Annotated[str | None, typer.Option(help="Of the trace's arrivals: s, ms, us, ns or iso.")] = None,
+    column: Annotated[
+        list[str] | None, typer.Option(metavar="FIELD=HEADER", help="Which column is arrival_s, prompt_tokens, …")
+    ] = None,
+    output: Annotated[PictureOutput, typer.Option("--output", "-o", help="png: an image on standard output.")] = (
+        PictureOutput.TABLE
+    ),
+) -> None:
+    """Advise on a pool without a cluster: placement, cap, watermark, trims, replicas, and why."""
+    module = _command("plan", "operator,plot" if output is PictureOutput.PNG else "operator")
+    options = module.Options(
+        pool_file=file,
+        traces=tuple(trace or ()),
+        kv_tokens=kv_tokens,
+        columns=tuple(column or ()),
+        time_unit=time_unit,
+        output=output.value,
+    )
+    raise typer.Exit(module.plan_command(options))
+
+
+@app.command()
 def simulate(
     file: Annotated[Path, typer.Option("--file", "-f", help="YAML with one LLMServingPool; - reads standard input.")],
     trace: Annotated[

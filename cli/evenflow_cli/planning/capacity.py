@@ -1,0 +1,180 @@
+"""How much of KV memory, step budget and sequences a load takes, and how many replicas it needs.
+
+A replica that admits a requests per iteration holds a·E[volume] KV tokens, computes a·(E[prompt] + E[output]) tokens
+per iteration and runs a·E[output] sequences. An iteration then takes t(a) of the step-time model: the rate is a/t(a).
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from evenflow_cli.planning.placements import Candidate, Group, Placements
+from evenflow_cli.planning.subject import Subject
+from evenflow_model.steptime import StepTimeModel, step_time_model
+from evenflow_operator.api.names import MAX_REPLICAS
+from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
+from evenflow_operator.core.placement_search import slot_counts
+
+Resource = Literal["kv", "stepBudget", "sequences"]
+RESOURCES: tuple[Resource, ...] = ("kv", "stepBudget", "sequences")
+RESOURCE_NAMES: Mapping[Resource, str] = {
+    "kv": "KV memory",
+    "stepBudget": "the step budget (maxNumBatchedTokens)",
+    "sequences": "sequences (maxNumSeqs)",
+}
+MORE_REPLICAS = 24
+"""Replica counts tried beyond what the pool's mix as a whole would need, where classes are on some slots only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Shares of each resource in use; above 1 the load can't be sustained."""
+
+    shares: Mapping[Resource, float]
+
+    @property
+    def binding(self) -> Resource:
+        return max(RESOURCES, key=lambda name: self.shares[name])
+
+    @property
+    def share(self) -> float:
+        return self.shares[self.binding]
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One replica under a mix of requests."""
+
+    mean_prompt: float
+    mean_output: float
+    mean_volume: float
+    chunk_source: float
+    """Prompt length that a prompt token comes from on average: E[s²]/E[s]."""
+    kv_tokens: int
+    step_budget: int
+    max_seqs: int
+    model: StepTimeModel
+
+    def shares(self, admitted: float) -> dict[Resource, float]:
+        """Of each resource, at `admitted` requests per iteration."""
+        return {
+            "kv": admitted * self.mean_volume / self.kv_tokens,
+            "stepBudget": admitted * (self.mean_prompt + self.mean_output) / self.step_budget,
+            "sequences": admitted * self.mean_output / self.max_seqs,
+        }
+
+    @property
+    def most_admitted(self) -> float:
+        """Requests per iteration at which the first resource is used up."""
+        return 1.0 / max(self.shares(1.0).values())
+
+    def step_ms(self, admitted: float) -> float:
+        """Mean iteration time. Prompts come in chunks as large as the budget leaves room for, not in every step."""
+        decoding = admitted * self.mean_output
+        context = round(admitted * self.mean_volume)
+        prefill = admitted * self.mean_prompt
+        plain = self.model.step_ms(round(decoding), context)
+        if prefill <= 0:
+            return plain
+        chunk = max(1.0, min(self.step_budget - decoding, max(prefill, self.chunk_source)))
+        share = min(1.0, prefill / chunk)
+        size = min(chunk, self.chunk_source)
+        count = max(1, round(chunk / size))
+        chunks = [(round(chunk / count), round((self.chunk_source - size) / 2))] * count
+        return share * self.model.step_ms(round(decoding + chunk), context, chunks) + (1 - share) * plain
+
+    def rate(self, admitted: float) -> float:
+        """Requests per second."""
+        return 1000.0 * admitted / self.step_ms(admitted)
+
+    def load(self, rate: float, target: float) -> Load:
+        """At `rate` requests per second, counted at the iteration time of the target load, as the autoscaler does."""
+        step_s = self.step_ms(target * self.most_admitted) / 1000.0
+        return Load(self.shares(rate * step_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """Rates are requests per second, loads those of the fullest slot. `needed` replicas keep the load at the target."""
+
+    engine_model: str
+    target: float
+    sustained: float
+    """By one replica of the pool's whole mix, with the binding resource in full use."""
+    at_target: float
+    step_ms: float
+    """Iteration time at the target load, hence the time per output token of a running request."""
+    full: Load
+    """At `sustained`: how much of the other resources is in use when the binding one is full."""
+    rate: float | None
+    load: Load | None
+    """At the pool's own number of replicas; None, like the two below, when the rate is unknown."""
+    needed: int | None
+    """None also when no number of replicas up to the search's end is enough."""
+    load_needed: Load | None
+
+    def utilisation(self, replicas: int) -> float:
+        """Rate over what so many replicas sustain; near 1 queues grow long whatever the load of the resources."""
+        return 0.0 if self.rate is None else self.rate / (replicas * self.sustained)
+
+
+def capacity(subject: Subject, placements: Placements) -> Capacity:
+    """From the chosen placement; the search for `needed` asks the operator to place each number of replicas anew."""
+    spec = subject.pool.spec
+    engine = _engine(subject, placements.candidates()[0].groups[0])
+    target = (spec.autoscaling or Autoscaling.model_validate({})).target_load_percent / 100
+    most = engine.most_admitted
+    at_target, sustained = engine.rate(target * most), engine.rate(most)
+    now, needed, load_needed, total = None, None, None, None
+    if subject.rates is not None:
+        total = math.fsum(subject.rates.values())
+        now = fullest(subject, placements.chosen().candidate, subject.rates, target)
+        first = max(math.ceil(total / at_target - 1e-9), fewest(spec))
+        for replicas in range(first, min(first + MORE_REPLICAS, MAX_REPLICAS) + 1):
+            load = fullest(subject, placements.chosen(replicas).candidate, subject.rates, target)
+            if load.share <= target * (1 + 1e-6):
+                needed, load_needed = replicas, load
+                break
+    return Capacity(
+        engine_model=spec.engine.simulated.step_time_model.value,
+        target=target,
+        sustained=sustained,
+        at_target=at_target,
+        step_ms=engine.step_ms(target * most),
+        full=Load(engine.shares(most)),
+        rate=total,
+        load=now,
+        needed=needed,
+        load_needed=load_needed,
+    )
+
+
+def fewest(spec: LLMServingPoolSpec) -> int:
+    """Replicas that classes and the autoscaler ask for whatever the load."""
+    classes = max((entry.min_replicas for entry in spec.traffic_classes), default=1)
+    return max(classes, spec.autoscaling.min_replicas if spec.autoscaling is not None else 1)
+
+
+def fullest(subject: Subject, candidate: Candidate, rates: Mapping[str, float], target: float) -> Load:
+    """The load of the fullest slot of a placement."""
+    counts = slot_counts(candidate.placement)
+    loads = []
+    for group in candidate.groups:
+        rate = math.fsum(rates.get(name, 0.0) / counts.get(name, len(candidate.placement)) for name in group.classes)
+        loads.append(_engine(subject, group).load(rate, target))
+    return max(loads, key=lambda load: load.share)
+
+
+def _engine(subject: Subject, group: Group) -> Engine:
+    engine, mix, figures = subject.pool.spec.engine, group.mix, group.figures
+    return Engine(
+        mean_prompt=figures.mean_prompt,
+        mean_output=figures.mean_output,
+        mean_volume=figures.mean_volume,
+        chunk_source=float(mix.shares @ mix.prompts**2) / max(figures.mean_prompt, 1e-9),
+        kv_tokens=group.kv_tokens,
+        step_budget=engine.max_num_batched_tokens,
+        max_seqs=engine.max_num_seqs,
+        model=step_time_model(engine.simulated.step_time_model.value),
+    )

@@ -1,0 +1,93 @@
+"""Usable KV tokens of one replica: given, from the pool's file, or from the dimensions of a known model and GPU."""
+
+import re
+from dataclasses import dataclass
+
+from evenflow_model.steptime import LLAMA_3_8B, LLAMA_3_70B, ModelShape, kv_capacity_tokens
+from evenflow_operator.api.enums import EngineType
+from evenflow_operator.api.names import MAX_KV_TOKENS
+from evenflow_operator.api.spec import LLMServingPoolSpec
+from evenflow_operator.core.engine_facts import DEFAULT_BLOCK_SIZE
+
+FEWEST_KV_TOKENS = 32
+
+# A size counts only as a word of its own: 8B is not the end of 18B.
+_SHAPES: tuple[tuple[re.Pattern[str], ModelShape], ...] = (
+    (re.compile(r"llama-?3(\.[13])?-8b\b", re.IGNORECASE), LLAMA_3_8B),
+    (re.compile(r"llama-?3(\.[13])?-70b\b", re.IGNORECASE), LLAMA_3_70B),
+)
+_QUANTISED = re.compile(r"awq|gptq|int4|int8|fp8|w4a16|w8a8|gguf|bnb", re.IGNORECASE)
+_GPU_MEMORY_GIB = {
+    "NVIDIA-A100-SXM4-80GB": 79.2,
+    "NVIDIA-A100-80GB-PCIe": 79.2,
+    "NVIDIA-A100-SXM4-40GB": 39.4,
+    "NVIDIA-A100-PCIE-40GB": 39.4,
+    "NVIDIA-H100-80GB-HBM3": 79.1,
+    "NVIDIA-H100-PCIe": 79.1,
+}
+"""Memory that a process sees on one GPU, by the node label nvidia.com/gpu.product."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvMemory:
+    """M of one replica, in whole blocks, and where it comes from; `doubt` says what makes it uncertain, if anything."""
+
+    tokens: int
+    source: str
+    block_size: int = DEFAULT_BLOCK_SIZE
+    doubt: str | None = None
+
+
+def kv_memory(spec: LLMServingPoolSpec, given: int | None) -> KvMemory:
+    """Raises ValueError naming the field where nothing can be left for KV memory."""
+    if given is not None:
+        if not FEWEST_KV_TOKENS <= given <= MAX_KV_TOKENS:
+            raise ValueError(
+                f"--kv-tokens: found {given}; give the usable KV tokens of one replica, "
+                f"from {FEWEST_KV_TOKENS} to {MAX_KV_TOKENS}"
+            )
+        return KvMemory(_whole_blocks(given), "--kv-tokens")
+    engine = spec.engine
+    if "kv_cache_tokens" in engine.model_fields_set:
+        return KvMemory(_whole_blocks(engine.kv_cache_tokens), "spec.engine.kvCacheTokens")
+    if engine.type is EngineType.SIMULATED:
+        return KvMemory(_whole_blocks(engine.kv_cache_tokens), "the default of spec.engine.kvCacheTokens")
+    shape, gpu = _shape(spec.model.name), _gpu(spec)
+    if shape is None or gpu is None:
+        unknown = f"the dimensions of {spec.model.name}" if shape is None else "the GPU of spec.accelerator.products"
+        return KvMemory(
+            _whole_blocks(engine.kv_cache_tokens),
+            "the default of spec.engine.kvCacheTokens",
+            doubt=f"{unknown} isn't known here" if shape is not None else f"{unknown} aren't known here",
+        )
+    parallelism = spec.accelerator.parallelism
+    try:
+        tokens = kv_capacity_tokens(
+            shape,
+            int(_GPU_MEMORY_GIB[gpu] * 2**30),
+            utilization=engine.vllm.gpu_memory_utilization_percent / 100,
+            tensor=parallelism.tensor,
+            pipeline=parallelism.pipeline,
+            block_size=DEFAULT_BLOCK_SIZE,
+        )
+    except ValueError as error:
+        raise ValueError(f"spec.accelerator.parallelism: {spec.model.name} doesn't fit into {gpu}; {error}") from None
+    return KvMemory(tokens, f"the dimensions of {spec.model.name} on {parallelism.gpus} x {gpu}", doubt="an estimate")
+
+
+def _whole_blocks(tokens: int) -> int:
+    return tokens // DEFAULT_BLOCK_SIZE * DEFAULT_BLOCK_SIZE
+
+
+def _shape(model: str) -> ModelShape | None:
+    if _QUANTISED.search(model):
+        return None
+    return next((shape for pattern, shape in _SHAPES if pattern.search(model)), None)
+
+
+def _gpu(spec: LLMServingPoolSpec) -> str | None:
+    """The listed GPU with the least memory; None where one of them isn't known, or none is listed."""
+    products = spec.accelerator.products
+    if not products or any(product not in _GPU_MEMORY_GIB for product in products):
+        return None
+    return min(products, key=lambda product: _GPU_MEMORY_GIB[product])

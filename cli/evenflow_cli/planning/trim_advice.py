@@ -1,0 +1,52 @@
+"""What to say about tier trims and random caps."""
+
+from evenflow_cli.planning.admission import GroupAdmission, Trims
+from evenflow_model.trim import RandomCap, TrimEffect
+from evenflow_operator.core.placement_search import OK_BELOW
+
+WORTH_SHARE = 0.3
+"""Part of outputs that a random cap may take off before it isn't advised."""
+
+
+def trims_text(worst: GroupAdmission) -> tuple[bool, str]:
+    """Whether to act, and why, for the slots with the highest severity."""
+    if worst.group.figures.severity < OK_BELOW:
+        return False, "Nothing to trim: the lengths don't finish in step."
+    if worst.trims is None:
+        return False, "Nothing to trim: none of the lengths is fixed; the cap and the watermark are what helps."
+    parts = []
+    trims, act = worst.trims, False
+    best = next((one for one in (trims.joint, trims.pairwise) if one is not None and one.after.value < OK_BELOW), None)
+    if best is not None:
+        return (
+            True,
+            f"Trim {_outputs(trims, best)}: severity falls from {best.before.value:.2g} to {best.after.value:.2g}.",
+        )
+    tried = trims.joint or trims.pairwise
+    if tried is not None:
+        parts.append(
+            f"Don't trim tiers: {_outputs(trims, tried)} would make the gcd 1 and leave severity at "
+            f"{tried.after.value:.2g}; "
+            f"at prompts of {worst.group.figures.mean_prompt:,.0f} tokens lengths have to differ by far more."
+        )
+    elif trims.tiers:
+        parts.append("The tiers have no common divisor to trim away, yet they finish nearly in step.")
+    parts.append(_random(worst, trims.random))
+    return act, " ".join(parts)
+
+
+def _outputs(trims: Trims, effect: TrimEffect) -> str:
+    changes = [
+        f"{before} to {after}" for before, after in zip(trims.tiers, effect.outputs, strict=True) if before != after
+    ]
+    return ", ".join(changes)
+
+
+def _random(worst: GroupAdmission, cap: RandomCap | None) -> str:
+    if cap is None or cap.width > 1 - WORTH_SHARE:
+        return "Not even random caps would cure it; only the admission cap does."
+    loss = 1 - cap.mean_output / worst.group.figures.mean_output
+    return (
+        f"What does cure it at the source: draw max_tokens at random from the last {cap.width:.1%} of each tier, which "
+        f"costs {loss:.1%} of the tokens of requests that run into it (with the admission cap there is no need to)."
+    )
