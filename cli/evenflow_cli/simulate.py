@@ -61,8 +61,8 @@ def simulate_command(options: Options) -> int:
         candidates = _candidates(options.policies)
         pool = _pool(options)
         trace_options = TraceOptions(
-            _positive("--rate-scale", options.rate_scale),
-            None if options.seconds is None else _positive("--seconds", options.seconds),
+            _within("--rate-scale", options.rate_scale, 0.001, 1000.0),
+            None if options.seconds is None else _within("--seconds", options.seconds, 0.001, 1e9),
             columns_of(options.columns),
             time_unit_of(options.time_unit),
         )
@@ -160,9 +160,9 @@ def _model_binds(pool: LLMServingPool) -> bool:
     return spec.max_model_len <= spec.kv_tokens
 
 
-def _positive(option: str, value: float) -> float:
-    if not (math.isfinite(value) and value > 0):
-        raise Unusable(f"{option}: found {value:g}; it must be a positive number")
+def _within(option: str, value: float, low: float, high: float) -> float:
+    if not low <= value <= high:
+        raise Unusable(f"{option}: found {value:g}; it must be a number from {low:g} to {high:g}")
     return value
 
 

@@ -187,6 +187,7 @@ def test_prefix_caching_where_the_trace_names_blocks(pool_file: Path, trace_file
         (["--policies", "max-num-active-seqs=2.5"], "must be whole"),
         (["--policies", "SVF=1"], "choose from"),
         (["--rate-scale", "0"], "--rate-scale: found 0"),
+        (["--rate-scale", "1e300"], "it must be a number from 0.001 to 1000"),
         (["--rate-scale", "nan"], "--rate-scale: found nan"),
         (["--seconds", "-1"], "--seconds: found -1"),
         (["--routing", "best"], "routing must be one of least-outstanding"),
