@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo demo-quick test check lint types unit generate bench clean
+.PHONY: help setup demo demo-quick test test-real check lint types unit generate bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ demo-quick: setup ## The same in about a minute
 test: setup ## Install and run every test; ends with what was exercised and what was not
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 	@$(BIN)/pytest $(ARGS)
+
+test-real: setup ## The worker inside real vLLM on CPU: installs it once (7 GB), three releases and a server
+	@tests/vllm_real/install.sh && tests/vllm_real/run.sh $(ARGS)
 
 check: setup lint types unit ## The fast loop: lint, types, unit tests (under a minute)
 

@@ -10,6 +10,9 @@ HERE = Path(__file__).parent
 HAS_VLLM = importlib.util.find_spec("vllm") is not None and importlib.util.find_spec("torch") is not None
 REASON = "vLLM is not installed here; `make test-real` runs these on vLLM for CPU"
 
+if HAS_VLLM:
+    sys.path.insert(0, str(HERE))
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "vllm: needs real vLLM, which only `make test-real` installs")
@@ -25,19 +28,18 @@ class NeedsVllm(pytest.Item):
         return self.path, 0, self.name
 
 
-class NeedsVllmFile(pytest.File):
+class NeedsVllmModule(pytest.Module):
     def collect(self) -> list[pytest.Item]:
-        return [NeedsVllm.from_parent(self, name=self.path.stem)]
+        item: pytest.Item = NeedsVllm.from_parent(self, name=self.path.stem)
+        item.add_marker("vllm")
+        return [item]
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    if HAS_VLLM or file_path.parent != HERE or not file_path.match("test_*.py"):
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    if HAS_VLLM or module_path.parent != HERE:
         return None
-    return NeedsVllmFile.from_parent(parent, path=file_path)
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    return None
+    module: pytest.Module = NeedsVllmModule.from_parent(parent, path=module_path)
+    return module
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +48,3 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from vllm_kit import make_model_dir
 
     return make_model_dir(tmp_path_factory.mktemp("model"))
-
-
-if HAS_VLLM:
-    sys.path.insert(0, str(HERE))

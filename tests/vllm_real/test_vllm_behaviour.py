@@ -1,6 +1,7 @@
 """How the worker steers a real scheduler: order, cap, victims, watermark, and the requests that take other ways."""
 
 import logging
+import os
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from vllm_kit import Engine, make_engine
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
 from evenflow_worker.predict import Prompt
 from evenflow_worker.vllm import factory, mixin
+from evenflow_worker.vllm.names import TESTED_VERSIONS
 from evenflow_worker.vllm.record import record_of
 from evenflow_worker.vllm.steering import HookFailed, Misrouted
 
@@ -434,6 +436,14 @@ def test_no_fault_of_ours_stops_the_engine(
 
 
 # ---------------------------------------------------------------------- start
+
+
+def test_the_expected_release_is_what_is_tested() -> None:
+    expected = os.environ.get("EVENFLOW_EXPECT_VLLM")
+    if expected is None:
+        pytest.skip("EVENFLOW_EXPECT_VLLM is not set: whatever vLLM is installed is tested")
+    assert factory.vllm_version() == expected
+    assert expected.startswith(TESTED_VERSIONS)
 
 
 def test_a_missing_name_means_stock_scheduling(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
