@@ -10,7 +10,11 @@ run() { # version, files..., with vLLM's folder in front if it isn't the environ
   shift
   [ "$version" = "$newest" ] || path=$PWD/$home/vllm-$version:$ours
   echo "== vLLM $version"
-  EVENFLOW_EXPECT_VLLM=$version PYTHONPATH=$path OMP_NUM_THREADS=1 \
+  local fuzz=1000 sequences=1000
+  [ "$version" = "$newest" ] || fuzz=300 sequences=200
+  EVENFLOW_FUZZ_CASES=${EVENFLOW_FUZZ_CASES:-$fuzz} \
+    EVENFLOW_DIFFERENTIAL_SEQUENCES=${EVENFLOW_DIFFERENTIAL_SEQUENCES:-$sequences} \
+    EVENFLOW_EXPECT_VLLM=$version PYTHONPATH=$path OMP_NUM_THREADS=1 \
     "$home/bin/python" -m pytest -p no:cacheprovider -W ignore::DeprecationWarning "$@" || status=1
 }
 for version in $newest $older; do
