@@ -7,7 +7,7 @@ from pathlib import Path
 
 from evenflow_cli.planning.advice import advice_of
 from evenflow_cli.planning.document import document_of
-from evenflow_cli.planning.memory import kv_memory
+from evenflow_cli.planning.hardware import kv_memory
 from evenflow_cli.planning.plan import PoolPlan, plan_of
 from evenflow_cli.planning.subject import subject_of
 from evenflow_cli.planning.table import print_plan

@@ -16,7 +16,10 @@ from evenflow_operator.core.placement_search import OK_BELOW
 from evenflow_operator.core.severity_cache import REFERENCE_WATERMARK
 
 SAFE_DEVIATIONS = 3.0
-"""Standard deviations of a random mix that a cap without evictions leaves room for (theory D.3)."""
+"""Standard deviations of a random mix that a cap without evictions leaves room for (docs/theory.md §5)."""
+
+LARGEST_TRIM = 0.1
+"""Part of all tiers' tokens beyond which trimming is no trim any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +116,13 @@ def _trims(subject: Subject, group: Group) -> Trims | None:
     if len(lengths) > MAX_TIERS:
         fixed = any(entry.name in group.classes and entry.output_spread_percent == 0 for entry in subject.classes)
         return Trims((), None, None, random_cap(mix, kv, watermark)) if fixed else None
-    joint = trim_effects(mix, kv, watermark)[0] if mix.gcd() > 1 else None
-    pairwise = None
-    if minimal_trims(lengths, pairwise=True).total > 0:
-        pairwise = trim_effects(mix, kv, watermark, pairwise=True)[0]
+    joint = pairwise = None
+    if len(lengths) > 1:
+        joint = _small(trim_effects(mix, kv, watermark)[0]) if mix.gcd() > 1 else None
+        if minimal_trims(lengths, pairwise=True).total > 0:
+            pairwise = _small(trim_effects(mix, kv, watermark, pairwise=True)[0])
     return Trims(lengths, joint, pairwise, random_cap(mix, kv, watermark))
+
+
+def _small(effect: TrimEffect) -> TrimEffect | None:
+    return effect if effect.total <= LARGEST_TRIM * (sum(effect.outputs) + effect.total) else None

@@ -20,8 +20,8 @@ Resource = Literal["kv", "stepBudget", "sequences"]
 RESOURCES: tuple[Resource, ...] = ("kv", "stepBudget", "sequences")
 RESOURCE_NAMES: Mapping[Resource, str] = {
     "kv": "KV memory",
-    "stepBudget": "the step budget (maxNumBatchedTokens)",
-    "sequences": "sequences (maxNumSeqs)",
+    "stepBudget": "maxNumBatchedTokens",
+    "sequences": "maxNumSeqs",
 }
 MORE_REPLICAS = 24
 """Replica counts tried beyond what the pool's mix as a whole would need, where classes are on some slots only."""
@@ -110,8 +110,10 @@ class Capacity:
     rate: float | None
     load: Load | None
     """At the pool's own number of replicas; None, like the two below, when the rate is unknown."""
+    fewest: int | None
+    """Replicas that the rate takes if every slot is equally loaded."""
     needed: int | None
-    """None also when no number of replicas up to the search's end is enough."""
+    """None also where more would be needed than a pool may have, or placement leaves some slot above the target."""
     load_needed: Load | None
 
     def utilisation(self, replicas: int) -> float:
@@ -122,11 +124,11 @@ class Capacity:
 def capacity(subject: Subject, placements: Placements) -> Capacity:
     """From the chosen placement; the search for `needed` asks the operator to place each number of replicas anew."""
     spec = subject.pool.spec
-    engine = _engine(subject, placements.candidates()[0].groups[0])
+    engine = _engine(subject, placements.everywhere().groups[0])
     target = (spec.autoscaling or Autoscaling.model_validate({})).target_load_percent / 100
     most = engine.most_admitted
     at_target, sustained = engine.rate(target * most), engine.rate(most)
-    now, needed, load_needed, total = None, None, None, None
+    now = first = needed = load_needed = total = None
     if subject.rates is not None:
         total = math.fsum(subject.rates.values())
         now = fullest(subject, placements.chosen().candidate, subject.rates, target)
@@ -137,7 +139,7 @@ def capacity(subject: Subject, placements: Placements) -> Capacity:
                 needed, load_needed = replicas, load
                 break
     return Capacity(
-        engine_model=spec.engine.simulated.step_time_model.value,
+        engine_model=subject.step_time_model,
         target=target,
         sustained=sustained,
         at_target=at_target,
@@ -145,6 +147,7 @@ def capacity(subject: Subject, placements: Placements) -> Capacity:
         full=Load(engine.shares(most)),
         rate=total,
         load=now,
+        fewest=first,
         needed=needed,
         load_needed=load_needed,
     )
@@ -176,5 +179,5 @@ def _engine(subject: Subject, group: Group) -> Engine:
         kv_tokens=group.kv_tokens,
         step_budget=engine.max_num_batched_tokens,
         max_seqs=engine.max_num_seqs,
-        model=step_time_model(engine.simulated.step_time_model.value),
+        model=step_time_model(subject.step_time_model),
     )

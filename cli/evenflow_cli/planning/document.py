@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 from evenflow_cli.planning.admission import GroupAdmission, Measure, Trims
-from evenflow_cli.planning.advice import Advice
 from evenflow_cli.planning.capacity import RESOURCES, Load
 from evenflow_cli.planning.placements import Candidate, Group
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.subject import Subject, TraceFacts
+from evenflow_cli.planning.wording import Advice
 from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_model.congestion import eviction_free_rate
 from evenflow_model.severity import Severity
@@ -223,5 +223,8 @@ def _optional(value: float | None) -> float | None:
 
 
 def _number(value: float) -> float | None:
-    """Six significant digits; null for infinity."""
-    return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
+    """Six significant digits, whole where the value is; null for infinity."""
+    if not math.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded

@@ -23,6 +23,7 @@ LIFETIMES = 5
 MOST_ITERATIONS = 3000
 MOST_REQUESTS = 60_000
 SHOWN_CLASSES = 8
+LABELLED_CLASSES = 4
 BESIDE_SHARE = 0.35
 """Part of the longest output below which a class's label stands beside its end: before it there is no room."""
 
@@ -89,23 +90,30 @@ def _severities(axes: Any, plan: PoolPlan) -> None:
 def _lives(axes: Any, plan: PoolPlan) -> None:
     classes = sorted(classes_of(plan.subject), key=lambda one: -one["meanVolume"])[:SHOWN_CLASSES]
     longest = max(one["outputTokens"] for one in classes)
+    crowded = len(classes) > LABELLED_CLASSES
     for number, one in enumerate(classes):
         prompt, output = one["promptTokens"], one["outputTokens"]
-        beside = output < BESIDE_SHARE * longest
-        colour = COLOURS[number % len(COLOURS)]
-        axes.fill([0, 0, output, output], [0, prompt, prompt + output, 0], color=colour, alpha=0.18, linewidth=0)
-        axes.plot([0, 0, output, output], [0, prompt, prompt + output, 0], color=colour, linewidth=1.8)
-        axes.annotate(
+        beside, colour = output < BESIDE_SHARE * longest, COLOURS[number % len(COLOURS)]
+        outline, text = (
+            ([0, 0, output, output], [0, prompt, prompt + output, 0]),
             f"{one['name']}: {short(one['meanVolume'])}",
-            (output, prompt + output),
-            xytext=(4, -4) if beside else (-4, 5),
-            textcoords="offset points",
-            ha="left" if beside else "right",
-            fontsize=9,
-            color=colour,
         )
+        axes.fill(*outline, color=colour, alpha=0.06 if crowded else 0.18, linewidth=0)
+        axes.plot(*outline, color=colour, linewidth=1.8, label=text)
+        if not crowded:
+            axes.annotate(
+                text,
+                (output, prompt + output),
+                xytext=(4, -4) if beside else (-4, 5),
+                textcoords="offset points",
+                ha="left" if beside else "right",
+                fontsize=9,
+                color=colour,
+            )
+    if crowded:
+        axes.legend(frameon=False, fontsize=8, ncols=4, loc="upper left")
     axes.set_xlim(left=0)
-    axes.set_ylim(0, 1.15 * max(one["promptTokens"] + one["outputTokens"] for one in classes))
+    axes.set_ylim(0, (1.35 if crowded else 1.15) * max(one["promptTokens"] + one["outputTokens"] for one in classes))
     axes.set_xlabel("iterations since the request was admitted")
     axes.set_ylabel("KV tokens held")
     axes.set_title("A mean request's life (area and number: its volume)", loc="left", fontsize=11)
@@ -126,9 +134,7 @@ def _memory_over_time(axes: Any, plan: PoolPlan) -> None:
         flow = simulate_flow(requests, kv, iterations, actuators=actuators)
         use = 100 * flow.memory / kv
         evictions = flow.evicted.sum() / max(1, flow.completed.sum())
-        axes.plot(
-            use, color=colour, linewidth=1.2, alpha=0.9, label=f"{name}: {evictions:.2f} evictions per completion"
-        )
+        axes.plot(use, color=colour, linewidth=1.2, alpha=0.9, label=f"{name}, {evictions:.2f} evictions/completion")
         so_far.plot(np.cumsum(flow.evicted), color=colour, linewidth=1.2, linestyle=":")
     so_far.set_ylim(0, max(10.0, 1.5 * so_far.get_ylim()[1]))
     so_far.set_ylabel("evictions so far (dotted)")
@@ -179,11 +185,11 @@ def _loads(axes: Any, plan: PoolPlan) -> None:
         fontsize=9,
     )
     axes.axvline(replicas, color="#555555", linewidth=1, alpha=0.5)
-    axes.annotate("now", (replicas, 150), xytext=(4, 0), textcoords="offset points", fontsize=9)
+    axes.annotate("now", (replicas, 112), xytext=(4, 0), textcoords="offset points", fontsize=9)
     if capacity.needed is not None:
         axes.axvline(capacity.needed, color=GOOD, linewidth=6, alpha=0.2)
         axes.annotate(
-            "needed", (capacity.needed, 140), xytext=(4, 0), textcoords="offset points", fontsize=9, color=GOOD
+            "needed", (capacity.needed, 104), xytext=(4, 0), textcoords="offset points", fontsize=9, color=GOOD
         )
     axes.set_ylim(0, 160)
     axes.set_xticks(numbers if last <= 20 else np.unique(np.linspace(1, last, 12).astype(int)))

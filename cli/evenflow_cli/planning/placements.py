@@ -22,7 +22,7 @@ from evenflow_operator.core.placement_search import (
     mix_of,
     slot_counts,
 )
-from evenflow_operator.core.severity_cache import MixFigures, SeverityCache, length_mix
+from evenflow_operator.core.severity_cache import MixFigures, MixKey, SeverityCache, length_mix
 from evenflow_operator.core.snapshot import PodView
 from evenflow_operator.core.survey import Situation, survey
 
@@ -35,19 +35,18 @@ SEGREGATED = "one class per slot"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Slots that serve the same classes. `critical_prompt` in tokens, inf where lengths share a divisor."""
+    """Slots that serve the same classes."""
 
     classes: tuple[str, ...]
     slots: tuple[int, ...]
     figures: MixFigures
     mix: LengthMix
     kv_tokens: int
-    critical_prompt: float
 
     @property
-    def margin(self) -> float:
-        """Mean prompt over critical prompt; stable from 1 on."""
-        return float("inf") if self.critical_prompt <= 0 else self.figures.mean_prompt / self.critical_prompt
+    def critical_prompt(self) -> float:
+        """Mean prompt (tokens) from which on the rhythm dies out; inf where lengths share a divisor."""
+        return _critical_prompt(self.mix)
 
     @property
     def token_rate(self) -> float:
@@ -96,6 +95,10 @@ class Placements:
     def chosen(self, replicas: int | None = None) -> Choice:
         """What the operator would do with the pool as its file says, or with another number of replicas."""
         return self._choice(self._subject.pool.spec.placement.strategy, replicas)
+
+    def everywhere(self) -> Candidate:
+        """Every class on every slot, allowed or not."""
+        return self._all(self._problem())
 
     def candidates(self) -> tuple[Candidate, ...]:
         """All, what Balanced comes to, Static where the file has one, and one class per slot."""
@@ -170,7 +173,7 @@ class Placements:
         everywhere = tuple(demand.name for demand in problem.everywhere)
         groups = []
         for names, slots in by_set.items():
-            mix = length_mix(mix_of(problem, names, counts), problem.max_output)
+            mix = _length_mix(mix_of(problem, names, counts), problem.max_output)
             groups.append(
                 Group(
                     classes=(*sorted(names), *everywhere),
@@ -178,10 +181,14 @@ class Placements:
                     figures=figures[slots[0]],
                     mix=mix,
                     kv_tokens=problem.kv_tokens[slots[0]],
-                    critical_prompt=_critical_prompt(mix),
                 )
             )
         return Candidate(name, placement, tuple(groups), imbalance_of(problem, placement))
+
+
+@lru_cache(maxsize=1024)
+def _length_mix(classes: MixKey, max_output: int) -> LengthMix:
+    return length_mix(classes, max_output)
 
 
 @lru_cache(maxsize=1024)

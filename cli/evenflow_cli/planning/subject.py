@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from evenflow_cli.planning.memory import KvMemory
+from evenflow_cli.planning.hardware import KvMemory, step_times
 from evenflow_cli.simulation.loads import LoadedTrace
 from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
@@ -46,6 +46,7 @@ class Subject:
     rates: Mapping[str, float] | None
     rate_source: str
     trace: TraceFacts | None
+    step_time_model: str
     notes: tuple[str, ...]
 
     @property
@@ -63,7 +64,9 @@ def subject_of(pool: LLMServingPool, memory: KvMemory, trace: LoadedTrace | None
         )
     engine = pool.spec.engine.model_copy(update={"kv_cache_tokens": memory.tokens})
     pool = pool.model_copy(update={"spec": pool.spec.model_copy(update={"engine": engine})})
-    notes = [] if trace is None else list(trace.notes)
+    step_time_model, note = step_times(pool.spec)
+    notes = [] if note is None else [note]
+    notes += [] if trace is None else list(trace.notes)
     facts: TraceFacts | None = None
     observed: Mapping[str, ObservedClass] = {}
     if trace is not None:
@@ -92,7 +95,7 @@ def subject_of(pool: LLMServingPool, memory: KvMemory, trace: LoadedTrace | None
                 f"the trace has {60 * facts.rate:,.0f} requests a minute, the pool declares {60 * declared:,.0f}: "
                 "lengths are taken from the trace, the rate from the pool"
             )
-    return Subject(pool, memory, observed, rates, source, facts, tuple(notes))
+    return Subject(pool, memory, observed, rates, source, facts, step_time_model, tuple(notes))
 
 
 def _facts(trace: LoadedTrace, served: Sequence[TraceRequest], files: Sequence[str]) -> TraceFacts:

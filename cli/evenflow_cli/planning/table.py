@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from evenflow_cli.planning.admission import GroupAdmission
-from evenflow_cli.planning.advice import Advice
 from evenflow_cli.planning.capacity import RESOURCES, Load
 from evenflow_cli.planning.document import classes_of
 from evenflow_cli.planning.placements import Candidate
 from evenflow_cli.planning.plan import PoolPlan
+from evenflow_cli.planning.wording import Advice, per_minute
 from evenflow_operator.core.caps import ACT_ABOVE
 from evenflow_operator.core.placement_search import OK_BELOW
 
@@ -132,7 +132,7 @@ def _measures(plan: PoolPlan) -> Group:
             f"{measure.throughput:.0%}",
             f"{measure.free_share:.1%}",
         )
-    title = f"Admission on {slots} (evictions and recomputed tokens per completion, throughput relative to x*)"
+    title = f"Admission on {slots} (evictions, recomputed tokens per completion; throughput over x*)"
     return _titled(title, table, _set_text(worst))
 
 
@@ -169,7 +169,7 @@ def _capacity(plan: PoolPlan) -> Group:
     for name, load, rate in rows:
         if load is not None:
             figures = (_load(load, resource == load.binding, load.shares[resource]) for resource in RESOURCES)
-            table.add_row(name, *figures, "-" if rate is None else f"{60 * rate:,.4g}")
+            table.add_row(name, *figures, "-" if rate is None else per_minute(rate))
     return _titled(title, table)
 
 

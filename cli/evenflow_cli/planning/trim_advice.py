@@ -1,6 +1,8 @@
 """What to say about tier trims and random caps."""
 
 from evenflow_cli.planning.admission import GroupAdmission, Trims
+from evenflow_cli.planning.plan import PoolPlan
+from evenflow_cli.planning.wording import Advice, kv_binds, memory_free
 from evenflow_model.trim import RandomCap, TrimEffect
 from evenflow_operator.core.placement_search import OK_BELOW
 
@@ -8,14 +10,21 @@ WORTH_SHARE = 0.3
 """Part of outputs that a random cap may take off before it isn't advised."""
 
 
-def trims_text(worst: GroupAdmission) -> tuple[bool, str]:
-    """Whether to act, and why, for the slots with the highest severity."""
+def trims_advice(plan: PoolPlan) -> Advice:
+    """About max_tokens of fixed tiers, for the slots with the highest severity."""
+    if not kv_binds(plan) and plan.worst.group.figures.severity >= OK_BELOW:
+        return Advice("trims", False, f"Nothing to trim: {memory_free(plan)}, so waves do no harm.")
+    act, text = _trims_text(plan.worst)
+    return Advice("trims", act, text)
+
+
+def _trims_text(worst: GroupAdmission) -> tuple[bool, str]:
     if worst.group.figures.severity < OK_BELOW:
         return False, "Nothing to trim: the lengths don't finish in step."
     if worst.trims is None:
         return False, "Nothing to trim: none of the lengths is fixed; the cap and the watermark are what helps."
     parts = []
-    trims, act = worst.trims, False
+    trims = worst.trims
     best = next((one for one in (trims.joint, trims.pairwise) if one is not None and one.after.value < OK_BELOW), None)
     if best is not None:
         return (
@@ -29,10 +38,12 @@ def trims_text(worst: GroupAdmission) -> tuple[bool, str]:
             f"{tried.after.value:.2g}; "
             f"at prompts of {worst.group.figures.mean_prompt:,.0f} tokens lengths have to differ by far more."
         )
+    elif len(trims.tiers) == 1:
+        parts.append("A single fixed length can't be trimmed into another rhythm.")
     elif trims.tiers:
-        parts.append("The tiers have no common divisor to trim away, yet they finish nearly in step.")
+        parts.append("Small trims change nothing: the tiers finish nearly in step all the same.")
     parts.append(_random(worst, trims.random))
-    return act, " ".join(parts)
+    return False, " ".join(parts)
 
 
 def _outputs(trims: Trims, effect: TrimEffect) -> str:

@@ -1,10 +1,10 @@
-"""Usable KV tokens of one replica: given, from the pool's file, or from the dimensions of a known model and GPU."""
+"""What a replica's model and GPUs come to: usable KV tokens, and which step-time model fits."""
 
 import re
 from dataclasses import dataclass
 
 from evenflow_model.steptime import LLAMA_3_8B, LLAMA_3_70B, ModelShape, kv_capacity_tokens
-from evenflow_operator.api.enums import EngineType
+from evenflow_operator.api.enums import EngineType, StepTimeModel
 from evenflow_operator.api.names import MAX_KV_TOKENS
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.engine_facts import DEFAULT_BLOCK_SIZE
@@ -30,12 +30,16 @@ _GPU_MEMORY_GIB = {
 
 @dataclass(frozen=True, slots=True)
 class KvMemory:
-    """M of one replica, in whole blocks, and where it comes from; `doubt` says what makes it uncertain, if anything."""
+    """M of one replica, in whole blocks, and where it comes from.
+
+    `doubt` says what makes it uncertain, if anything; `assumed`: it stands for something that isn't known at all.
+    """
 
     tokens: int
     source: str
     block_size: int = DEFAULT_BLOCK_SIZE
     doubt: str | None = None
+    assumed: bool = False
 
 
 def kv_memory(spec: LLMServingPoolSpec, given: int | None) -> KvMemory:
@@ -59,6 +63,7 @@ def kv_memory(spec: LLMServingPoolSpec, given: int | None) -> KvMemory:
             _whole_blocks(engine.kv_cache_tokens),
             "the default of spec.engine.kvCacheTokens",
             doubt=f"{unknown} isn't known here" if shape is not None else f"{unknown} aren't known here",
+            assumed=True,
         )
     parallelism = spec.accelerator.parallelism
     try:
@@ -70,9 +75,32 @@ def kv_memory(spec: LLMServingPoolSpec, given: int | None) -> KvMemory:
             pipeline=parallelism.pipeline,
             block_size=DEFAULT_BLOCK_SIZE,
         )
-    except ValueError as error:
-        raise ValueError(f"spec.accelerator.parallelism: {spec.model.name} doesn't fit into {gpu}; {error}") from None
-    return KvMemory(tokens, f"the dimensions of {spec.model.name} on {parallelism.gpus} x {gpu}", doubt="an estimate")
+    except ValueError:
+        raise ValueError(
+            f"spec.accelerator.parallelism: found {parallelism.gpus} GPUs per replica, and {spec.model.name} leaves no "
+            f"KV memory on {parallelism.gpus} x {gpu}; raise tensor or pipeline, or give --kv-tokens"
+        ) from None
+    return KvMemory(
+        tokens,
+        f"the dimensions of {spec.model.name} on {parallelism.gpus} x {gpu}",
+        doubt="engines report their own when they start",
+    )
+
+
+def step_times(spec: LLMServingPoolSpec) -> tuple[str, str | None]:
+    """The name of the step-time model, and a note where it is taken for want of a better one."""
+    simulated = spec.engine.simulated
+    if spec.engine.type is EngineType.SIMULATED or "step_time_model" in simulated.model_fields_set:
+        return simulated.step_time_model.value, None
+    shape = _shape(spec.model.name)
+    if shape is not None:
+        return (StepTimeModel.A100_70B if shape is LLAMA_3_70B else StepTimeModel.A100_8B).value, None
+    name = simulated.step_time_model.value
+    note = (
+        f"the iteration times of {spec.model.name} aren't known here, those of {name} are used for rates and replicas; "
+        f"spec.engine.simulated.stepTimeModel chooses another of {', '.join(one.value for one in StepTimeModel)}"
+    )
+    return name, note
 
 
 def _whole_blocks(tokens: int) -> int:
