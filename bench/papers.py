@@ -54,7 +54,7 @@ def bounds() -> None:
     table("Table 1, SVF's competitive ratio at most 1 + 2/(1-alpha)", ("alpha", "here", "paper"), rows)
 
 
-# Table 2 of paper 000, 8B, burst: mean latency per output token in seconds.
+# Table 2 of the SVF paper, 8B, burst: mean latency per output token in seconds.
 PAPER_BURST = {
     "chat-like": {"FCFS": 2.459, "SJF": 1.009, "1-bit": 1.561, "SVF": 0.890, "oracle SJF": 0.118, "oracle SVF": 0.110},
     "long context": {"FCFS": 125.9, "SJF": 106.2, "1-bit": 72.6, "SVF": 70.0, "oracle SJF": 74.3, "oracle SVF": 52.5},

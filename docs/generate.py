@@ -18,6 +18,7 @@ from evenflow_model.fleet.records import EngineSpec
 from evenflow_operator.adapters.series import FIELDS
 from evenflow_operator.api import conditions, enums
 from evenflow_operator.api.crd import validation_schema
+from evenflow_operator.api.names import NAME_PATTERN
 from evenflow_operator.api.rules import RULES
 from evenflow_operator.telemetry import GAUGES, Telemetry
 from evenflow_worker.control.settings import Settings
@@ -63,7 +64,7 @@ def pool_text() -> str:
         "",
         "Enforced by the API server (CEL) and by `evenflow lint`.",
         "",
-        *table(("at", "rule", "remedy"), ((_code(_at(rule)), rule.message, rule.remedy) for rule in RULES)),
+        *table(("at", "rule", "remedy"), ((_code(_at(rule)), _marked(rule.message), rule.remedy) for rule in RULES)),
         "## Status",
         "",
         "Written by the operator alone. Measured figures are rounded to two digits.",
@@ -75,6 +76,11 @@ def pool_text() -> str:
 
 def _at(rule: Any) -> str:
     return ".".join(part for part in (rule.path, rule.field) if part) or "metadata.name"
+
+
+def _marked(message: str) -> str:
+    """The name pattern as code: Markdown would take it for a link."""
+    return message.replace(NAME_PATTERN, _code(NAME_PATTERN))
 
 
 def _tables(spec: Mapping[str, Any], path: str) -> Iterator[str]:

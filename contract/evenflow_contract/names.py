@@ -1,4 +1,4 @@
-"""Names that pools and classes may have, bounded so that every derived name fits (design: pool 40, class 22)."""
+"""Names that pools and classes may have, bounded so that every derived name fits (docs/design.md §6.1)."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The worker config document (design §6): what the operator wants one engine to do.
+"""The worker config document (docs/design.md §6.2): what the operator wants one engine to do.
 
 It lives in the pod annotation `evenflow.dev/worker-config`, is mounted through the downward API and is pushed to the
 admin API so that it arrives at once. A malformed document is refused whole.
@@ -54,7 +54,7 @@ class Predictor:
 
 @dataclass(frozen=True, slots=True)
 class Proxies:
-    """1-bit SVF: outputs up to `threshold` tokens count as `short`, longer ones as `long` tokens (SVF paper, §4)."""
+    """1-bit SVF: outputs up to `threshold` tokens count as `short`, longer ones as `long` tokens (SVF paper)."""
 
     threshold: float
     short: float
@@ -105,7 +105,7 @@ class WorkerConfig:
         return config
 
     def document(self) -> dict[str, Any]:
-        """The document as JSON types, in the order of design §6."""
+        """The document as JSON types, in the order of docs/design.md §6.2."""
         admission: dict[str, Any] = {"mode": self.admission.mode, "unit": self.admission.unit}
         if self.admission.per_iteration is not None:
             admission["perIteration"] = self.admission.per_iteration

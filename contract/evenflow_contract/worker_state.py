@@ -1,4 +1,4 @@
-"""What a worker answers: its state, and the lengths it has observed (design §6)."""
+"""What a worker answers: its state, and the lengths it has observed (docs/design.md §6.4)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -71,7 +71,7 @@ class KubeClient:
         return await self._json("PATCH", path, query, body, content_type)
 
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> Json:
-        """Options travel in the body: a DELETE with a body ignores its query parameters (kubernetes.md, 1.6)."""
+        """Options travel in the body: a DELETE with a body ignores its query parameters (docs/kubernetes.md §2.1)."""
         options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
         if uid is not None:
             options["preconditions"] = {"uid": uid}

@@ -1,7 +1,7 @@
-"""The congestion model with divisible requests: how much of each class is at each stage (paper 002).
+"""The congestion model with divisible requests: how much of each class is at each stage (congestion paper).
 
-Order within an iteration: execute, arrive, evict, admit (theory B.1). Exact where shares, states, caps and arrivals are
-integers or Fractions; floats work too and are faster in long runs.
+Order within an iteration: execute, arrive, evict, admit (congestion paper). Exact where shares, states, caps and
+arrivals are integers or Fractions; floats work too and are faster in long runs.
 """
 
 import math
@@ -46,7 +46,7 @@ class FlowStep:
 
 
 class ContinuousModel:
-    """Dynamics of one server with `kv_tokens` of KV memory under classes whose shares sum to 1 (paper 002; theory B.1).
+    """Dynamics of one server with `kv_tokens` of KV memory under classes whose shares sum to 1.
 
     Raises ValueError naming the class and field.
     """
@@ -113,7 +113,7 @@ class ContinuousModel:
         cap: Mass | None = None,
         watermark: Mass = 0,
     ) -> FlowStep:
-        """One iteration from a state (theory B.1).
+        """One iteration from a state.
 
         `waiting` None means unbounded demand. `cap` limits admissions per iteration (None: no limit); admission leaves
         `watermark` KV tokens free, eviction doesn't. Raises ValueError for a state of another shape, negative masses,

@@ -1,4 +1,4 @@
-"""The congestion model with whole requests: one server in saturated or open operation, caps and watermark (theory B.1).
+"""The congestion model with whole requests: one server, saturated or open, caps and watermark (docs/theory.md §3).
 
 Order within an iteration: execute, arrive, evict, admit. A request holds prompt + 1 KV tokens from its admission on,
 one more after each iteration, and leaves in the iteration after its last token. Evicted requests start again from zero.

@@ -1,4 +1,4 @@
-"""Zeros of Fhat(u) = Σ W_j·u^j next to the unit circle: which perturbations of a full server grow (theory C.1, C.3)."""
+"""Zeros of Fhat(u) = Σ W_j·u^j next to the unit circle: which waves of a full server grow (docs/theory.md §3)."""
 
 import math
 

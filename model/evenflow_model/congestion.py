@@ -1,4 +1,4 @@
-"""Rates of a greedy server with bounded KV memory, and its dynamics (service-induced congestion paper; theory B, D.3).
+"""Rates of a greedy server with bounded KV memory, and its dynamics (congestion paper; docs/theory.md §3).
 
 `ContinuousModel` divides requests at will and is exact; `IntegerEngine` and `simulate` move whole ones.
 """
@@ -73,7 +73,7 @@ def cycle_rate(gaps: Sequence[int], prompt_tokens: int, kv_tokens: int | Fractio
 
 
 def worst_cycle_loss(prompt_tokens: int, output_tokens: int) -> Fraction:
-    """Share of x* that the worst cycle of one class loses: 1 - (l0+(l+1)/2)/(l0+l), below 1/2, exact (theory B.3).
+    """Share of x* that the worst cycle of one class loses: 1 - (l0+(l+1)/2)/(l0+l), < 1/2, exact (docs/theory.md §3).
 
     Raises ValueError unless prompt_tokens ≥ 0 and output_tokens ≥ 1 are integers.
     """

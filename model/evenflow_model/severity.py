@@ -1,4 +1,4 @@
-"""Severity: evictions per completion to expect from output lengths that finish in step (theory D.1)."""
+"""Severity: evictions per completion to expect from output lengths that finish in step (docs/theory.md §4)."""
 
 import math
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ def severity(mix: LengthMix, kv_tokens: float, watermark_tokens: float = 0) -> S
     """Severity of a mix on an engine with `kv_tokens` of KV memory of which admission leaves `watermark_tokens` free.
 
     Maximum over unstable rhythms i of E(τ_i)·(1 - l0/l_i) with E(τ) = E[l]/(l0+1)·(1-1/τ)·max(0, 1-wm/(N(τ-1))),
-    N = x*·E[l] resident requests, l0 the mean prompt (theory D.1, C.2). Raises ValueError unless kv_tokens > 0 and
+    N = x*·E[l] resident requests, l0 the mean prompt (docs/theory.md §4). Raises ValueError unless kv_tokens > 0 and
     0 ≤ watermark_tokens < kv_tokens.
     """
     kv = check_real("kv_tokens", kv_tokens, 0.0, exclusive=True)
@@ -59,7 +59,7 @@ def severity(mix: LengthMix, kv_tokens: float, watermark_tokens: float = 0) -> S
 
 
 def eviction_free_watermark(mix: LengthMix, kv_tokens: float) -> float:
-    """KV tokens that admission must leave free so that no unstable rhythm of the mix evicts: max N·(τ-1) (theory D.1).
+    """KV tokens to leave free on admission so that no unstable rhythm evicts: max N·(τ-1) (docs/theory.md §5).
 
     N = x*·E[l] resident requests, τ the periods of the unstable rhythms: with a length gcd g alone it is N·(g-1). At
     this watermark severity is 0. 0.0 where nothing is unstable; inf where even the whole memory would not be enough.

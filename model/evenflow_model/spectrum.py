@@ -1,4 +1,4 @@
-"""Which rhythms a mix of lengths can sustain, and up to which prompt length they are unstable (theory C.1, C.2).
+"""Which rhythms a mix of lengths can sustain, and up to which prompt length they are unstable (docs/theory.md §3).
 
 Without evictions the admissions a_n of a full server obey Σ_j W_j·a_{n-j} = M with W_j = E[(l0+1+j)·1{l>j}]. On the
 unit circle its characteristic function is s·R(u) + Q(u), s the mean prompt, with R_j = E[(l0/s)·1{l>j}] and
@@ -39,7 +39,7 @@ class Modes:
 
 
 def critical_prompt_length(mix: LengthMix) -> float:
-    """l0_crit: mean prompt length in tokens from which on the mix is stable (theory C.2).
+    """l0_crit: mean prompt length in tokens from which on the mix is stable (docs/theory.md §3).
 
     Prompts of different classes are scaled together, so the result compares with `mix.mean_prompt()`. inf iff the
     output lengths share a divisor; 0 where no rhythm is ever unstable.
@@ -77,7 +77,7 @@ def unstable_root_count(mix: LengthMix) -> int | Literal["undecided"]:
 
 
 def critical_modes(mix: LengthMix) -> Modes:
-    """All rhythms of the mix with the mean prompt length at which each becomes stable (theory C.2, D.1).
+    """All rhythms of the mix with the mean prompt length at which each becomes stable (docs/theory.md §3).
 
     A common divisor g of the output lengths adds the period g with threshold inf.
     """

@@ -1,4 +1,4 @@
-"""Non-preemptive scheduling of requests whose KV memory grows, and what is known about it (paper 000; theory A).
+"""Non-preemptive scheduling of requests whose KV memory grows; what is known about it (SVF paper, docs/theory.md §1).
 
 Time is discrete. A request with prompt s and output o that starts at step k occupies s+τ-k KV tokens at τ = k+1 … k+o,
 finishes at k+o, and is never evicted: it starts only when everything fits until the end (eq. 3c).
@@ -64,7 +64,7 @@ class Schedule:
 def schedule(
     requests: Sequence[Request], kv_tokens: int, policy: Policy = "SVF", proxies: Proxies | None = None
 ) -> Schedule:
-    """Start times under a policy: at every step the head of the sorted queue starts while it fits (theory A.2).
+    """Start times under a policy: at every step the head of the sorted queue starts while it fits (SVF paper).
 
     Order: SVF by the volume of the predicted output, OneBitSVF by the volume of the proxy for the one bit, SJF by the
     predicted output, FCFS by arrival; ties by arrival, then index. The memory check always uses true outputs. The first
@@ -107,7 +107,7 @@ def schedule(
 
 
 def lower_bound(requests: Sequence[Request], kv_tokens: int) -> Fraction:
-    """No schedule has a smaller total latency, in steps, exact (paper 000, prop. 3.1; theory A.2).
+    """No schedule has a smaller total latency, in steps, exact (SVF paper, prop. 3.1).
 
     The larger of Σ o and, where all arrive together, the area bound (1/M)·Σ_j Σ_{i≤j} v_(i) over sorted volumes.
     """
@@ -128,7 +128,7 @@ def peak_share(requests: Sequence[Request], kv_tokens: int) -> Fraction:
 
 
 def competitive_ratio_bound(alpha: float) -> float:
-    """1 + 2/(1-alpha): SVF's total latency over the optimum, at most, in a burst (paper 000, theorem 3.2).
+    """1 + 2/(1-alpha): SVF's total latency over the optimum, at most, in a burst (SVF paper, theorem 3.2).
 
     alpha is `peak_share`. Raises ValueError unless 0 ≤ alpha < 1: a request as large as the memory voids the bound.
     """
@@ -136,7 +136,7 @@ def competitive_ratio_bound(alpha: float) -> float:
 
 
 def one_bit_ratio_bound(alpha: float, max_tokens: int) -> float:
-    """1 + 2T/(1-alpha), OneBitSVF with the worst-case proxies for a model limit of T tokens (theory A.1).
+    """1 + 2T/(1-alpha), OneBitSVF with the worst-case proxies for a model limit of T tokens (SVF paper, 1-bit SVF).
 
     Raises ValueError unless 0 ≤ alpha < 1 and max_tokens is an integer ≥ 1.
     """
@@ -145,9 +145,9 @@ def one_bit_ratio_bound(alpha: float, max_tokens: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PaperBounds:
-    """What paper 000 states for Poisson arrivals and geometric outputs (its theorems 3.4 and 3.5): not a guarantee.
+    """What the SVF paper states for Poisson arrivals and geometric outputs (its theorems 3.4 and 3.5): not a guarantee.
 
-    Their proof uses a lower bound on the optimum that is false (theory A.6, lemma F.1), so these are the paper's
+    Their proof uses a lower bound on the optimum that is false (lemma F.1; docs/theory.md §1), so these are the paper's
     formulas only. `load` is its rho: load 1 means memory about half used, so nothing is said above that.
     `mean_wait` is in steps, `mean_volume` in token-steps.
     """
@@ -162,7 +162,7 @@ class PaperBounds:
 def paper_stochastic_bounds(
     *, mu: float, mean_prompt: float, alpha: float, kv_tokens: float, arrival_rate: float, threshold: int
 ) -> PaperBounds:
-    """The stochastic formulas of paper 000 (theorems 3.4, 3.5, eq. 66), as stated there; see PaperBounds.
+    """The stochastic formulas of the SVF paper (theorems 3.4, 3.5, eq. 66), as stated there; see PaperBounds.
 
     mu = 1/mean output, mean_prompt in tokens, arrival_rate in requests per step, threshold of the one bit in tokens.
     Raises ValueError naming the field, and where rho is not below 1: the formulas are undefined there.

@@ -1,4 +1,4 @@
-"""Changing max_tokens of fixed tiers so that they don't finish in step, and what it does to severity (theory D.2).
+"""Changing max_tokens of fixed tiers so that they don't finish in step, and what that does (docs/theory.md §5).
 
 Trims break a common divisor by a token or two, which by itself changes little at realistic prompt lengths; a random cap
 widens the lengths, which does. Both only touch requests that really run to their cap.

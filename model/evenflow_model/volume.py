@@ -1,4 +1,4 @@
-"""Volume of a request: KV memory times iterations (theory: SVF paper, section 2; block form: vLLM's paged KV cache).
+"""Volume of a request: KV memory times iterations (SVF paper, section 2; block form: vLLM's paged KV cache).
 
 A request with prompt s and output o occupies s+1, s+2, … s+o KV tokens in the o iterations it runs.
 """
@@ -24,7 +24,7 @@ class Proxies:
 
 
 def volume(prompt_tokens: int, output_tokens: int) -> int:
-    """Volume v(s,o) = s·o + o(o+1)/2 in token-iterations, exact (paper 000, section 2).
+    """Volume v(s,o) = s·o + o(o+1)/2 in token-iterations, exact (SVF paper, section 2).
 
     Raises ValueError unless prompt_tokens is an integer ≥ 0 and output_tokens an integer ≥ 1.
     """
@@ -34,7 +34,7 @@ def volume(prompt_tokens: int, output_tokens: int) -> int:
 
 
 def proxy_volume(prompt_tokens: float, output_tokens: float) -> float:
-    """Volume s·O + O(O+1)/2 in token-iterations for a predicted, possibly fractional output O (paper 000, 1-bit SVF).
+    """Volume s·O + O(O+1)/2 in token-iterations for a predicted, possibly fractional output O (SVF paper, 1-bit SVF).
 
     Raises ValueError unless prompt_tokens ≥ 0 and output_tokens > 0, both finite.
     """
@@ -67,7 +67,7 @@ def proxy_block_volume(prompt_tokens: float, output_tokens: float, block_size: i
 
 
 def worst_case_proxies(max_tokens: int) -> Proxies:
-    """Proxies for a model limit of T tokens without any length statistics: √T, T^(1/4), T^(3/4) (paper 000, 1-bit SVF).
+    """Proxies for a model limit of T tokens without any length statistics: √T, T^(1/4), T^(3/4) (SVF paper, 1-bit SVF).
 
     Raises ValueError unless max_tokens is an integer ≥ 1.
     """
@@ -80,7 +80,7 @@ def worst_case_proxies(max_tokens: int) -> Proxies:
 def geometric_proxies(mu: float, threshold: int) -> Proxies:
     """Proxies for geometric outputs on {1, 2, …} with mean 1/mu: the conditional means below and above `threshold`.
 
-    With q = 1-mu: pen = θq^θ/(1-q^θ), short = 1/mu - pen, long = θ + 1/mu, penalty = pen²/2 (paper 000, 1-bit SVF).
+    With q = 1-mu: pen = θq^θ/(1-q^θ), short = 1/mu - pen, long = θ + 1/mu, penalty = pen²/2 (SVF paper, 1-bit SVF).
     Raises ValueError unless 0 < mu ≤ 1 and threshold is an integer ≥ 1.
     """
     m = check_real("mu", mu, 0.0, 1.0, exclusive=True)

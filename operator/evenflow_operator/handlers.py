@@ -1,4 +1,4 @@
-"""The kopf glue: watches feed the cache, nothing else (kubernetes.md §1).
+"""The kopf glue: watches feed the cache, nothing else (docs/kubernetes.md §1.1).
 
 The index functions run for every object before any event handler does, so the first event handler marks the first
 complete lists. They return nothing: kopf indexes nothing, annotates nothing, adds no finalizer.
@@ -112,7 +112,7 @@ async def connection_fields(configuration: Any) -> Mapping[str, Any]:
 
 
 def apply_settings(settings: kopf.OperatorSettings) -> None:
-    """kubernetes.md §1.5."""
+    """See docs/kubernetes.md §1.2."""
     settings.peering.standalone = True
     settings.scanning.disabled = True
     for plural in LABELLED:

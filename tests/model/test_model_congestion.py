@@ -243,7 +243,7 @@ def test_continuous_model_invariants(rows, kv, data):
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9), st.integers(2, 7), st.lists(st.integers(0, 6), min_size=7, max_size=7))
 def test_support_never_revives(prompt, output, masses):
-    """K=1: a position that a whole stage was evicted from stays empty for good (paper 002; theory F.7)."""
+    """K=1: a position that a whole stage was evicted from stays empty for good (congestion paper)."""
     state = (tuple(masses[:output]),)
     kv = 24 * output
     model = ContinuousModel([FlowClass(1, prompt, output)], kv)
@@ -270,7 +270,7 @@ def test_a_cap_at_the_eviction_free_rate_ends_evictions(rows, kv, part, data):
 
 
 def test_admissions_obey_the_recurrence():
-    """Σ W_j·a_{n-j} = M exactly, while nothing is evicted (theory C.1)."""
+    """Σ W_j·a_{n-j} = M exactly, while nothing is evicted."""
     case = GOLDEN["trace_c23"]
     model = model_of(case)
     admitted = [step.admitted for step in model.run(exact(case["steps"][0]["X"]), 12)]

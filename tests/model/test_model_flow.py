@@ -1,4 +1,4 @@
-"""Sampled experiments of the congestion paper, seeded; tolerances cover other seeds (theory E)."""
+"""Sampled experiments of the congestion paper, seeded; tolerances cover other seeds (docs/theory.md §7)."""
 
 import json
 from pathlib import Path
@@ -100,7 +100,7 @@ def test_mixing_breaks_the_rhythm_of_short_outputs(kv, watermark):
 
 
 def test_mixing_two_near_equal_tiers_depends_on_the_start():
-    """{20} and {21}, cold: a synchronised start stays so, the paper's -94 % does not appear (theory E.2)."""
+    """{20} and {21}, cold: a synchronised start stays so, the paper's -94 % does not appear (docs/theory.md §7)."""
     apart = [simulate([(512, o)] * 10_000, KV) for o in (20, 21)]
     mixed = simulate(random_requests((20, 21), 512, 10_000, 3), KV)
     change = 2 * mixed.evicted.sum() / sum(t.evicted.sum() for t in apart) - 1

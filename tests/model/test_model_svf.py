@@ -100,7 +100,7 @@ def test_golden_paper_formulas(case):
 
 
 def test_the_papers_lower_bound_is_beaten_by_fcfs():
-    """Lemma F.1 claims mean latency ≥ W/M; FCFS does better, so nothing here may use it (theory A.6)."""
+    """Lemma F.1 claims mean latency ≥ W/M; FCFS does better, so nothing here may use it (docs/theory.md §1)."""
     claimed = [c for c in GOLDEN["lemma_f1"] if c["mean_latency_fcfs"] < c["claimed_lb"]]
     assert claimed
     rng = np.random.default_rng(3)
@@ -114,7 +114,7 @@ def test_the_papers_lower_bound_is_beaten_by_fcfs():
 
 
 def stepwise(requests, kv, keys):
-    """The rule of theory A.2 word for word: one step after the other, every τ checked."""
+    """The rule of the SVF paper word for word: one step after the other, every τ checked."""
     held, starts, queue, t = {}, [None] * len(requests), [], 0
     while None in starts:
         queue = sorted(

@@ -33,7 +33,7 @@ def test_golden_trims(name, kind, pairwise):
 @pytest.mark.parametrize(("threshold", "outputs"), GOLDEN["robust"], ids=lambda v: str(v))
 def test_golden_thresholds_of_trims_searched_for_stability(threshold, outputs):
     assert critical_prompt_length(tiers(*outputs)) == pytest.approx(threshold, rel=1e-10)
-    # No fixed trim of three tiers is stable at realistic prompts (theory D.2).
+    # No fixed trim of three tiers is stable at realistic prompts (docs/theory.md §5).
     assert threshold > 10_000
 
 

@@ -71,7 +71,7 @@ SEVEN = {
 
 
 def starts(case: Instance, policy: str) -> list[int]:
-    """The papers' discrete engine (theory A.2), with the product's keys and queue: head of line, peak within memory."""
+    """The papers' discrete engine, with the product's keys and queue: head of line, peak within memory."""
     rule = ordering(policy, proxies=Proxies(*case.proxies))
     queue: WaitingQueue[int] = WaitingQueue()
     started: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The worker's own metric set `evenflow_…` (design §6), for both engines.
+"""The worker's own metric set `evenflow_…` (docs/reference/metrics.md), for both engines.
 
 Nothing is done per engine iteration: a collector reads the engine's cumulative figures when somebody scrapes. Only
 completions and predictions are observed as they happen. Durations and windows run on the engine's clock.

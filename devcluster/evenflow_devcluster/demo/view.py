@@ -16,7 +16,7 @@ from rich.text import Text
 from evenflow_devcluster.demo.report import DemoReport, PhaseReport
 
 ACT, WATCH = 50_000, 5_000
-"""Severity in micro: act above .05, watch above .005 (theory D.1)."""
+"""Severity in micro: act above .05, watch above .005 (docs/theory.md §4)."""
 
 
 @dataclass(frozen=True, slots=True)

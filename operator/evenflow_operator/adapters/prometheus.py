@@ -1,4 +1,4 @@
-"""The Metrics port over Prometheus (kubernetes.md §8).
+"""The Metrics port over Prometheus (docs/kubernetes.md §6).
 
 A few wide queries, shared by all pools, in threads of their own, with short socket time-outs and no retries. An empty
 result is not zero: a pod without samples gets a Reading without counters.

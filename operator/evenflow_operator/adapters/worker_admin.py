@@ -1,4 +1,4 @@
-"""The WorkerAdmin port over HTTP (design §6)."""
+"""The WorkerAdmin port over HTTP (docs/design.md §6.4)."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The closed sets of words of the resource (design §4)."""
+"""The closed sets of words of the resource (docs/design.md §4)."""
 
 from evenflow_operator.api.base import ApiEnum
 

@@ -1,4 +1,4 @@
-"""What the user asks of a pool (design §4). Integers only: percent, micro, seconds, tokens."""
+"""What the user asks of a pool (docs/design.md §4). Integers only: percent, micro, seconds, tokens."""
 
 from typing import Annotated
 

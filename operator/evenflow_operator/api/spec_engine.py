@@ -1,4 +1,4 @@
-"""What a replica runs: the model, the engine and the accelerator (design §4)."""
+"""What a replica runs: the model, the engine and the accelerator (docs/design.md §4)."""
 
 from typing import Annotated
 

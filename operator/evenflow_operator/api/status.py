@@ -1,4 +1,4 @@
-"""What the operator reports about a pool (design §4). Measured figures are rounded to two digits."""
+"""What the operator reports about a pool (docs/design.md §5.5). Measured figures are rounded to two digits."""
 
 from typing import Annotated
 

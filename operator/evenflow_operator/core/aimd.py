@@ -1,4 +1,4 @@
-"""The cap controller of theory D.3: additive increase, multiplicative decrease, from evictions per admission.
+"""The cap controller (docs/design.md §5.3): additive increase, multiplicative decrease, from evictions per admission.
 
 Pure and in general units: the cap may be in requests or in multiples of M per iteration, time in iterations or seconds.
 """
@@ -57,7 +57,7 @@ class AimdState:
 
 
 def aimd_step(state: AimdState, sample: AimdSample | None, settings: AimdSettings) -> tuple[AimdState, AimdReason]:
-    """The state after one period and why (theory D.3, rules 1 to 6)."""
+    """The state after one period and why (docs/design.md §5.3)."""
     figures = _valid(sample)
     cooled = max(state.cooldown - 1, 0)
     if figures is None:

@@ -1,4 +1,4 @@
-"""Admission per slot: where the cap starts, how evictions move it, and the watermark (design §5.3).
+"""Admission per slot: where the cap starts, how evictions move it, and the watermark (docs/design.md §5.3).
 
 The controller works in multiples of x* whatever the unit: in Volume that is the multiple of M itself, in Requests it
 is multiplied by x*.
@@ -23,16 +23,16 @@ from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 from evenflow_operator.core.times import parse_time
 
 ACT_ABOVE = 0.05
-"""Severity (theory D.1) of tiers; below OK_BELOW lengths are wide, between the two it is judged case by case."""
+"""Severity (docs/theory.md §4) of tiers; below OK_BELOW lengths are wide, between the two it is judged case by case."""
 TIGHT_START = 1.0
 LOOSE_START = 2.5
 TIGHTEST = 0.5
 LOOSEST = 2.5
-"""Bounds of the cap in multiples of x* (theory D.3)."""
+"""Bounds of the cap in multiples of x*."""
 WIDE_WATERMARK = 0.05
 TIER_WATERMARK = 0.01
 ALPHA = 0.06
-"""Step of an increase in multiples of x*: what the fleet runs were made with (evaluation.md, closed loop)."""
+"""Step of an increase in multiples of x*."""
 WRITE_STEP = 0.05
 RAISE_SECONDS = 30.0
 GAP_INTERVALS = 3

@@ -1,4 +1,4 @@
-"""The worker config that a slot should have, and what its change means (design §6)."""
+"""The worker config that a slot should have, and what its change means (docs/design.md §6.2)."""
 
 from collections.abc import Iterable
 from dataclasses import replace

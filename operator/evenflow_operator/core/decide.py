@@ -1,4 +1,4 @@
-"""One decision about one pool: policies in the order of design §5, from a snapshot to a plan. Pure."""
+"""One decision about one pool: policies in the order of docs/design.md §5, from a snapshot to a plan. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Taking pods out of service: user's drains, rollout and scale-down (design §5, kubernetes.md §2.5).
+"""Taking pods out of service: user's drains, rollout and scale-down (docs/design.md §5.1).
 
 A drained pod first loses its `serving` label, then may be deleted once it runs nothing or its time is over. One
 disruptive command per pool at a time; only a rollout may have more slots under way, up to maxUnavailable.

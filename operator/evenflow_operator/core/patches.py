@@ -1,7 +1,7 @@
 """Labels, annotations and worker config of each pod: the difference between what it has and what it should have.
 
 A class that comes is in the config before it is in the labels; a class that goes leaves both at once, but only when
-enough other pods serve it (make before break, kubernetes.md §6).
+enough other pods serve it (make before break, docs/kubernetes.md §4).
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Which classes each slot serves (design §5.2): every class on every slot, unless something speaks against it.
+"""Which classes each slot serves: every class on every slot, unless something speaks against it (docs/design.md §5.2).
 
 Sticky: a placement that is valid stays. It changes at once when classes, slots or the strategy leave no choice, and
 within the budget of moves when it is synchronised and another one is clearly less so.

@@ -18,7 +18,7 @@ TOLERATED_IMBALANCE = 1.25
 MORE_GROUPS = 1
 """How many group counts beyond the smallest possible one are tried."""
 OK_BELOW = 0.005
-"""Severity below which a pod counts as desynchronised (theory D.1)."""
+"""Severity below which a pod counts as desynchronised (docs/theory.md §4)."""
 
 
 @dataclass(frozen=True, slots=True)

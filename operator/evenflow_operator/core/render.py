@@ -1,4 +1,4 @@
-"""The manifest of the bare pod that fills a slot (kubernetes.md §2)."""
+"""The manifest of the bare pod that fills a slot (docs/kubernetes.md §3)."""
 
 import hashlib
 from dataclasses import dataclass

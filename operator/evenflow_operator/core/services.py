@@ -1,4 +1,4 @@
-"""One Service per traffic class and one for the pool itself (design §6)."""
+"""One Service per traffic class and one for the pool itself (docs/design.md §6.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

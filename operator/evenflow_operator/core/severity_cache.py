@@ -11,8 +11,8 @@ from evenflow_model.lengths import LengthMix
 from evenflow_model.severity import severity
 
 REFERENCE_WATERMARK = 0.01
-"""Severity is judged at a watermark of 1 %, where its thresholds were tested (theory D.1), whatever is in force: so
-choosing a watermark can't change the figure that it was chosen by."""
+"""Severity is judged at a watermark of 1 %, where its thresholds were tested (docs/theory.md §4), whatever is in force:
+so choosing a watermark can't change the figure that it was chosen by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Filling slots: what to create, and which dead or surplus pods to delete (design §5.1, kubernetes.md §2.3–2.4)."""
+"""Filling slots: what to create, and which dead or surplus pods to delete (docs/design.md §5.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which pod fills which slot, which slots the pool has, and what else stands there (kubernetes.md §2)."""
+"""Which pod fills which slot, which slots the pool has, and what else stands there (docs/kubernetes.md §3)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Own writes that the cache does not show yet, remembered by name and uid, never as a counter (kubernetes.md §2.3).
+"""Own writes that the cache doesn't show yet, remembered by name and uid, never as a counter (docs/kubernetes.md §3.3).
 
 While one is open, nothing is decided for its slot. One that isn't met in time is never assumed: the caller LISTs the
 pool's pods and resets.

@@ -1,4 +1,4 @@
-"""Leader election on a Lease (the client library's own is broken, kubernetes.md §1.6).
+"""Leader election on a Lease (the client library's own is broken, docs/kubernetes.md §2.2).
 
 Only the local monotonic clock is compared: another holder's lease is over when it has not changed for its duration
 *as seen from here*, whatever the clocks of the computers say. Who can't renew in time must stop at once.

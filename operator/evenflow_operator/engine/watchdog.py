@@ -1,4 +1,4 @@
-"""Against watches that fall silent: every so often a LIST is compared with the cache (kubernetes.md §1.7).
+"""Against watches that fall silent: every so often a LIST is compared with the cache (docs/kubernetes.md §1.4).
 
 What the watches haven't shown after a while is put right from a complete LIST. If they keep missing things, the
 process must end.

@@ -1,4 +1,4 @@
-"""The admin API that both engines serve on the admin port (design §6)."""
+"""The admin API that both engines serve on the admin port (docs/design.md §6.4)."""
 
 import hmac
 import ipaddress

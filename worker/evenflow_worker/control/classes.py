@@ -1,4 +1,4 @@
-"""Which traffic class a request counts under, and whether it came to the right engine (design §6)."""
+"""Which traffic class a request counts under, and whether it came to the right engine (docs/design.md §6.6)."""
 
 from dataclasses import dataclass
 

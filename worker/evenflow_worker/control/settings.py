@@ -1,4 +1,4 @@
-"""The applied worker config and the rule by which documents replace it (design §6)."""
+"""The applied worker config and the rule by which documents replace it (docs/design.md §6.2)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

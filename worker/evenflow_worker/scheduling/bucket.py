@@ -1,4 +1,4 @@
-"""The admission bucket: how many new requests one engine iteration may admit (design §4, engine notes on the cap).
+"""The admission bucket: how many new requests one engine iteration may admit (docs/design.md §5.3).
 
 Credit is counted in integers of 1e-12, so that the long-run rate is that of the cap for every positive one, including
 0.1, 0.7 or 1.3 a step: no rounding error builds up over millions of iterations.

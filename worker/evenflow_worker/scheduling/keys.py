@@ -1,4 +1,4 @@
-"""Sort keys of the waiting queue: SVF, one-bit SVF, SJF and FCFS, with aging (SVF paper; design §3).
+"""Sort keys of the waiting queue: SVF, one-bit SVF, SJF and FCFS, with aging (docs/theory.md §1, §2).
 
 Keys are immutable, totally ordered tuples: a heap of them can't be corrupted by a request whose numbers change.
 """
@@ -36,7 +36,7 @@ class Ordering:
 
     @staticmethod
     def from_config(config: WorkerConfig, max_model_len: int) -> "Ordering":
-        """The ordering that a config asks for; without proxies in it, those of the model's limit (theory A.1)."""
+        """The ordering that a config asks for; without proxies in it, those of the model's limit (SVF paper)."""
         proxies = config.proxies
         if proxies is None:
             limit = worst_case_proxies(max_model_len)
