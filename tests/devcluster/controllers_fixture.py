@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from evenflow_devcluster.embedded.controllers import Controllers, start
+from evenflow_devcluster.embedded.controllers import Controllers
 from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.local import LocalApi
 from evenflow_devcluster.embedded.store.memory import Store
@@ -74,7 +74,7 @@ class World:
 async def world() -> AsyncIterator[World]:
     clock = Clock()
     server = Api(Store(), clock, random.Random(1), {})
-    controllers = start(LocalApi(server), clock)
+    controllers = Controllers(LocalApi(server), clock)
     made = World(server, controllers, clock)
     try:
         await made.settle()

@@ -121,3 +121,14 @@ def test_applying_the_same_again_changes_nothing() -> None:
     again, managed_again = run(live, config, managed, ANN)
     assert again == live
     assert managed_again == managed
+
+
+def test_an_owner_no_longer_applied_goes_also_where_the_schema_has_no_spec() -> None:
+    schema = Schema({"type": "object", "properties": {"data": {"type": "string"}}})
+    bare: dict[str, Any] = {"metadata": {"name": "x"}}
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": "1"}
+    held = {"metadata": {"name": "x", "ownerReferences": [reference]}, "data": "d"}
+    live, managed = apply(bare, held, schema, {}, ANN, api_version="v1", now="now", force=False)
+    assert live["metadata"]["ownerReferences"] == [reference]
+    live, _ = apply(live, {**bare, "data": "d"}, schema, managed, ANN, api_version="v1", now="now", force=False)
+    assert live == {"metadata": {"name": "x"}, "data": "d"}

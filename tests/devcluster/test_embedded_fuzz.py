@@ -11,12 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenflow_devcluster.embedded.errors import StatusError
+from evenflow_devcluster.embedded.http.bodies import checked_body
 from evenflow_devcluster.embedded.http.tables import table
 from evenflow_devcluster.embedded.jsonvalues import encoded, utc_now
-from evenflow_devcluster.embedded.operations.api import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api
+from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.deletion import options_from
-from evenflow_devcluster.embedded.operations.subresources import bind, checked_body, evict
+from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
 from evenflow_devcluster.embedded.operations.writes import Caller
+from evenflow_devcluster.embedded.patching.media_types import APPLY, JSON_PATCH, MERGE, STRATEGIC
 from evenflow_devcluster.embedded.schema.validation import validate
 from evenflow_devcluster.embedded.store.memory import Store
 

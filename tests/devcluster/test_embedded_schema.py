@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenflow_devcluster.embedded.kinds.definitions import has_cel_rules
 from evenflow_devcluster.embedded.schema.pruning import apply_defaults, prune
 from evenflow_devcluster.embedded.schema.structural import Schema, builtin
+from evenflow_devcluster.embedded.schema.structural_rules import has_cel_rules
 from evenflow_devcluster.embedded.schema.validation import validate
 
 SPEC: dict[str, Any] = {

@@ -15,14 +15,7 @@ from evenflow_devcluster.agent.addresses import choose_address
 from evenflow_devcluster.agent.expansion import ConfigError
 from evenflow_devcluster.agent.logs import LogFile, LogQuery, read_log
 from evenflow_devcluster.agent.node import UNREACHABLE, toleration_seconds
-from evenflow_devcluster.agent.pod_status import (
-    ContainerState,
-    Running,
-    Terminated,
-    Waiting,
-    build_status,
-    phase_of,
-)
+from evenflow_devcluster.agent.pod_status import ContainerState, Running, Terminated, Waiting, build_status, phase_of
 from evenflow_devcluster.agent.probes import ProbeTiming, Verdict, check_handlers
 from evenflow_devcluster.agent.server import log_query
 from evenflow_devcluster.agent.settings import AgentSettings

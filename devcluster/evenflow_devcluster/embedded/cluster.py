@@ -1,18 +1,16 @@
 """One embedded cluster: store, API server, controllers and a kubeconfig, started and stopped together."""
 
 import contextlib
-import importlib
-import importlib.util
 import os
 import random
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from aiohttp import web
 
 from evenflow_devcluster.embedded.controller_api import ControllerApi
+from evenflow_devcluster.embedded.controllers import Controllers
 from evenflow_devcluster.embedded.faults import Faults
 from evenflow_devcluster.embedded.http.server import ApiServer
 from evenflow_devcluster.embedded.http.tls import kubeconfig, make_certificates, server_context, write_private
@@ -22,7 +20,6 @@ from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.local import LocalApi
 from evenflow_devcluster.embedded.store.memory import Store
 
-_CONTROLLERS = "evenflow_devcluster.embedded.controllers"
 _SHUTDOWN_SECONDS = 2.0
 
 
@@ -38,7 +35,7 @@ class EmbeddedCluster:
         self._api = api
         self._server = server
         self._runner = runner
-        self._controllers: Any = None
+        self._controllers: Controllers | None = None
 
     @classmethod
     async def start(
@@ -82,9 +79,8 @@ class EmbeddedCluster:
             cluster.token = token
             cluster.kubeconfig = state_dir / "kubeconfig"
             write_private(cluster.kubeconfig, kubeconfig(cluster.url, certificates.ca, token))
-            if controllers and importlib.util.find_spec(_CONTROLLERS) is not None:
-                module = importlib.import_module(_CONTROLLERS)
-                cluster._controllers = module.start(LocalApi(api, "kube-controller-manager"))
+            if controllers:
+                cluster._controllers = Controllers(LocalApi(api, "kube-controller-manager"), clock)
         except BaseException:
             await cluster.stop()
             raise

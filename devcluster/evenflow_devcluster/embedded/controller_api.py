@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-Object = dict[str, Any]
+from evenflow_devcluster.embedded.jsonvalues import Object
 
 
 @dataclass(frozen=True, slots=True)

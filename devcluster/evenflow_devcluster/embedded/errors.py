@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Object = dict[str, Any]
+from evenflow_devcluster.embedded.jsonvalues import Object
+
 FieldErrorKind = Literal[
     "Invalid", "Required", "NotSupported", "Duplicate", "Forbidden", "TooLong", "TooMany", "TypeInvalid", "NotFound"
 ]

@@ -9,10 +9,12 @@ from evenflow_devcluster.embedded.controllers.endpoints import EndpointSliceCont
 from evenflow_devcluster.embedded.controllers.garbage import GarbageCollector
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
 from evenflow_devcluster.embedded.controllers.scheduler import Scheduler
-from evenflow_devcluster.embedded.jsonvalues import Clock, utc_now
+from evenflow_devcluster.embedded.jsonvalues import Clock
 
 
 class Controllers:
+    """Runs on the event loop that is running; each controller subscribes before it lists, so nothing is missed."""
+
     def __init__(self, api: ControllerApi, clock: Clock) -> None:
         self._loops: list[ControlLoop[Any]] = [
             Scheduler(api, clock),
@@ -31,8 +33,3 @@ class Controllers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def start(api: ControllerApi, clock: Clock = utc_now) -> Controllers:
-    """Start all controllers on the running event loop; they subscribe before they list, so nothing is missed."""
-    return Controllers(api, clock)

@@ -2,18 +2,15 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any
 
-from evenflow_devcluster.embedded.controller_api import ControllerApi, Object, StoreEvent
+from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
-from evenflow_devcluster.embedded.jsonvalues import Clock, dig, parsed_time, timestamp
+from evenflow_devcluster.embedded.jsonvalues import Clock, Object, dig, parsed_time, timestamp
+from evenflow_devcluster.embedded.kinds.budgets import BUDGETS, DISRUPTION_TIMEOUT
 from evenflow_devcluster.embedded.kinds.definitions import CRDS
+from evenflow_devcluster.embedded.kinds.pods import is_ready
 from evenflow_devcluster.embedded.syntax.selectors import labels_match, requirements_of
-
-BUDGETS = "poddisruptionbudgets.policy"
-DISRUPTION_TIMEOUT = timedelta(minutes=2)
-"""An evicted pod that isn't gone after this counts again."""
 
 Place = tuple[str, str]
 
@@ -152,9 +149,7 @@ def _scale_paths(spec: Mapping[str, Any], version: str) -> Iterator[str]:
 
 
 def _is_healthy(pod: Mapping[str, Any]) -> bool:
-    conditions = pod.get("status", {}).get("conditions") or []
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and not pod["metadata"].get("deletionTimestamp")
+    return is_ready(pod) and not pod["metadata"].get("deletionTimestamp")
 
 
 def _count(value: object, total: int) -> int:

@@ -3,10 +3,11 @@
 import hashlib
 from collections.abc import Mapping
 
-from evenflow_devcluster.embedded.controller_api import Object, StoreEvent
+from evenflow_devcluster.embedded.controller_api import StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
 from evenflow_devcluster.embedded.controllers.mirror import View
-from evenflow_devcluster.embedded.jsonvalues import encoded
+from evenflow_devcluster.embedded.jsonvalues import Object, dig, encoded
+from evenflow_devcluster.embedded.kinds.pods import ended, is_ready
 
 SLICES = "endpointslices.discovery.k8s.io"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -166,13 +167,11 @@ def _slice(service: View, name: str, ports: list[Object], endpoints: list[Object
 
 
 def _is_endpoint(pod: View) -> bool:
-    status = pod.get("status", {})
-    return bool(status.get("podIP")) and status.get("phase") not in ("Succeeded", "Failed")
+    return bool(dig(pod, "status", "podIP")) and not ended(pod)
 
 
 def _endpoint(service: View, pod: View) -> Object:
-    conditions = pod.get("status", {}).get("conditions") or []
-    serving = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    serving = is_ready(pod)
     terminating = bool(pod["metadata"].get("deletionTimestamp"))
     ready = bool(service["spec"].get("publishNotReadyAddresses")) or (serving and not terminating)
     metadata = pod["metadata"]

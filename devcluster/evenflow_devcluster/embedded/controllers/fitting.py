@@ -42,13 +42,8 @@ def _requests(container: Mapping[str, Any]) -> Resources:
     return {name: quantity(amount) for name, amount in merged.items()}
 
 
-def ended(pod: Mapping[str, Any]) -> bool:
-    """A bound pod holds its resources until it has ended or its object is gone, also while it terminates."""
-    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
-
-
 class Allocations:
-    """What bound pods hold, per node; a key names one pod."""
+    """What bound pods hold, per node, until they have ended or are gone; a key names one pod."""
 
     def __init__(self) -> None:
         self.by_node: dict[str, Resources] = {}

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from evenflow_devcluster.embedded.controller_api import ControllerApi, Object, StoreEvent
+from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
-
-ORPHAN = "orphan"
-FOREGROUND = "foregroundDeletion"
+from evenflow_devcluster.embedded.jsonvalues import Object
+from evenflow_devcluster.embedded.kinds.finalizers import FOREGROUND, ORPHAN
 
 Place = tuple[str, str, str]
 Key = tuple[str, str, str, str]

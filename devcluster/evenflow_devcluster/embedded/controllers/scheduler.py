@@ -4,11 +4,12 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from evenflow_devcluster.embedded.controller_api import ControllerApi, Object, StoreEvent
-from evenflow_devcluster.embedded.controllers.fitting import Allocations, choose_node, ended
+from evenflow_devcluster.embedded.controller_api import ControllerApi, StoreEvent
+from evenflow_devcluster.embedded.controllers.fitting import Allocations, choose_node
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
 from evenflow_devcluster.embedded.errors import StatusError
-from evenflow_devcluster.embedded.jsonvalues import Clock, timestamp
+from evenflow_devcluster.embedded.jsonvalues import Clock, Object, timestamp
+from evenflow_devcluster.embedded.kinds.pods import ended
 
 NAME = "default-scheduler"
 Place = tuple[str, str]

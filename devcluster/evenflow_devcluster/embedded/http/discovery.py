@@ -20,7 +20,6 @@ VERSION: Object = {
     "platform": "linux/amd64",
 }
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-_PATCHABLE = ("get", "patch", "update")
 
 
 def wants_aggregated(accept: str) -> bool:
@@ -58,30 +57,27 @@ def resource_list(registry: Registry, name: str, version: str) -> Object:
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": served}
 
 
-def _subresources(resource: Resource) -> list[tuple[str, str, str, tuple[str, ...]]]:
-    """(name, apiVersion, kind, verbs) of each subresource."""
-    found = [(name, *made) for name, made in resource.extra_subresources.items()]
-    if resource.status:
-        found.append(("status", resource.api_version, resource.kind, _PATCHABLE))
-    if resource.scale is not None:
-        found.append(("scale", "autoscaling/v1", "Scale", _PATCHABLE))
-    return sorted(found)
+def _other_names(resource: Resource) -> Object:
+    names: Object = {}
+    if resource.short_names:
+        names["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        names["categories"] = list(resource.categories)
+    return names
 
 
 def _plain(resource: Resource) -> list[Object]:
-    own: Object = {
-        "name": resource.plural,
-        "singularName": resource.singular,
-        "namespaced": resource.namespaced,
-        "kind": resource.kind,
-        "verbs": list(VERBS),
-    }
-    if resource.short_names:
-        own["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        own["categories"] = list(resource.categories)
-    entries = [own]
-    for name, api_version, kind, verbs in _subresources(resource):
+    entries: list[Object] = [
+        {
+            "name": resource.plural,
+            "singularName": resource.singular,
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": list(VERBS),
+            **_other_names(resource),
+        }
+    ]
+    for name, (api_version, kind, verbs) in resource.subresources.items():
         group_name, _, version = api_version.rpartition("/")
         entries.append({
             "name": f"{resource.plural}/{name}",
@@ -119,13 +115,10 @@ def _aggregated_resources(registry: Registry, name: str, version: str) -> list[O
             "scope": "Namespaced" if resource.namespaced else "Cluster",
             "singularResource": resource.singular,
             "verbs": list(VERBS),
+            **_other_names(resource),
         }
-        if resource.short_names:
-            entry["shortNames"] = list(resource.short_names)
-        if resource.categories:
-            entry["categories"] = list(resource.categories)
         subresources = []
-        for sub, api_version, kind, verbs in _subresources(resource):
+        for sub, (api_version, kind, verbs) in resource.subresources.items():
             sub_group, _, sub_version = api_version.rpartition("/")
             subresources.append({
                 "subresource": sub,

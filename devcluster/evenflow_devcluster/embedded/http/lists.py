@@ -3,12 +3,12 @@
 import base64
 import binascii
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from evenflow_devcluster.embedded.errors import StatusError, bad_request, expired
-from evenflow_devcluster.embedded.http.requests import Shape, Target, number, predicate_of
-from evenflow_devcluster.embedded.http.tables import partial, table
-from evenflow_devcluster.embedded.jsonvalues import Object, encoded
+from evenflow_devcluster.embedded.http.requests import Target, number, predicate_of
+from evenflow_devcluster.embedded.http.shapes import Shape, shown_list
+from evenflow_devcluster.embedded.jsonvalues import Object
 from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.store.memory import Key, Record
 
@@ -35,7 +35,7 @@ def list_page(api: Api, target: Target, query: Mapping[str, str], shape: Shape) 
         if predicate is None:
             metadata["remainingItemCount"] = len(pairs) - limit
         pairs = pairs[:limit]
-    return rendered(api, target, (record for _, record in pairs), metadata, shape)
+    return shown_list(api, target.resource, (record for _, record in pairs), metadata, shape)
 
 
 def _chosen(
@@ -84,17 +84,3 @@ def _from_token(token: str) -> tuple[int, Key]:
         return int(version), (str(space), str(name))
     except (ValueError, TypeError, binascii.Error):
         raise bad_request("continue key is not valid") from None
-
-
-def rendered(api: Api, target: Target, records: Iterable[Record], metadata: Object, shape: Shape) -> bytes:
-    resource = target.resource
-    if shape.kind == "Table":
-        objects = (api.viewed(resource, record).object for record in records)
-        return encoded(table(resource, objects, metadata, shape.include, api.clock()))
-    if shape.kind == "PartialObjectMetadata":
-        items = [partial(record.object) for record in records]
-        kind = "PartialObjectMetadataList"
-        return encoded({"kind": kind, "apiVersion": "meta.k8s.io/v1", "metadata": metadata, "items": items})
-    head = {"kind": resource.list, "apiVersion": resource.api_version, "metadata": metadata}
-    items_json = b",".join(api.viewed(resource, record).json for record in records)
-    return encoded(head)[:-1] + b',"items":[' + items_json + b"]}"

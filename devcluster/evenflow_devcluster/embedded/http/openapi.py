@@ -7,6 +7,7 @@ from evenflow_devcluster.embedded.http.discovery import VERSION
 from evenflow_devcluster.embedded.jsonvalues import Object, encoded
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import Resource
+from evenflow_devcluster.embedded.patching.media_types import accepted
 from evenflow_devcluster.embedded.schema.structural import builtin_table
 
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -131,7 +132,7 @@ def _paths(resource: Resource, name: str) -> Object:
             made["parameters"] = [{"name": key, "in": "query", "schema": {"type": "string"}} for key in _QUERY]
         if patch:
             made["requestBody"] = {
-                "content": {media: {"schema": {"type": "object"}} for media in _patch_types(resource)}
+                "content": {media: {"schema": {"type": "object"}} for media in accepted(custom=resource.custom)}
             }
         elif write:
             made["requestBody"] = {"content": content}
@@ -151,8 +152,3 @@ def _paths(resource: Resource, name: str) -> Object:
     if resource.namespaced:
         paths[f"{root}/{resource.plural}"] = {"get": operation("list", write=False)}
     return paths
-
-
-def _patch_types(resource: Resource) -> list[str]:
-    own = ["application/apply-patch+yaml", "application/json-patch+json", "application/merge-patch+json"]
-    return own if resource.custom else [*own, "application/strategic-merge-patch+json"]

@@ -20,45 +20,37 @@ from evenflow_devcluster.embedded.errors import (
 )
 from evenflow_devcluster.embedded.faults import Faults
 from evenflow_devcluster.embedded.http import discovery
-from evenflow_devcluster.embedded.http.lists import list_page, rendered
+from evenflow_devcluster.embedded.http.bodies import MAX_BODY, checked_body, decoded
+from evenflow_devcluster.embedded.http.lists import list_page
 from evenflow_devcluster.embedded.http.logs import PodLogs
 from evenflow_devcluster.embedded.http.openapi import OpenApi
 from evenflow_devcluster.embedded.http.requests import (
-    MAX_BODY,
     Path,
-    Shape,
     Target,
     caller_of,
-    decoded,
     find_target,
     number,
     parse_path,
     predicate_of,
-    shape_of,
     validation_of,
     verb_of,
 )
+from evenflow_devcluster.embedded.http.shapes import Shape, shape_of, shown, shown_list
 from evenflow_devcluster.embedded.http.streams import WatchStream, options_of
-from evenflow_devcluster.embedded.http.tables import partial, table
 from evenflow_devcluster.embedded.jsonvalues import Object, encoded
-from evenflow_devcluster.embedded.operations.api import APPLY, JSON_PATCH, MERGE, STRATEGIC, Api
+from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions, options_from
-from evenflow_devcluster.embedded.operations.subresources import (
-    bind,
-    checked_body,
-    evict,
-    patch_scale,
-    put_scale,
-    scale_of,
-)
+from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
+from evenflow_devcluster.embedded.operations.scale import patch_scale, put_scale, scale_of
 from evenflow_devcluster.embedded.operations.writes import Caller
-from evenflow_devcluster.embedded.store.memory import Record
+from evenflow_devcluster.embedded.patching.media_types import APPLY, accepted
+from evenflow_devcluster.embedded.store.memory import Record, key_of
 
 log = logging.getLogger(__name__)
 
 _OPEN_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version", "/version/"})
 _RETURNS_DELETED = frozenset({"pods", "services", "serviceaccounts"})
-_PATCH_TYPES = (JSON_PATCH, MERGE, STRATEGIC, APPLY)
+_PATCH_TYPES = accepted(custom=False)
 
 
 class ApiServer:
@@ -176,7 +168,8 @@ class ApiServer:
         shape = shape_of(request.headers.get("Accept", ""), request.query)
         match verb:
             case "get":
-                return self._answer(target, self._api.record(target.resource, target.key), shape)
+                record = self._api.record(target.resource, target.key)
+                return _json_response(shown(self._api, target.resource, record, shape))
             case "list":
                 return _json_response(list_page(self._api, target, request.query, shape))
             case "watch":
@@ -195,28 +188,18 @@ class ApiServer:
         agent = request.headers.get("User-Agent", "")
         await self._faults.strike(verb, resource, path.namespace or "", path.name, agent)
 
-    def _answer(self, target: Target, record: Record, shape: Shape, status: int = 200) -> web.Response:
-        if shape.kind == "Object":
-            return _json_response(record.json, status=status)
-        if shape.kind == "PartialObjectMetadata":
-            return _json_response(encoded(partial(record.object)), status=status)
-        metadata = {"resourceVersion": record.object["metadata"].get("resourceVersion", "")}
-        shown = table(target.resource, [record.object], metadata, shape.include, self._api.clock())
-        return _json_response(encoded(shown), status=status)
-
     def _stored(self, target: Target, obj: Object, shape: Shape, status: int = 200) -> web.Response:
         """The answer to a write, from the store's own record where there is one (its JSON is shared with watches)."""
-        key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
-        record = self._api.store.get(target.resource.qualified, key)
+        record = self._api.store.get(target.resource.qualified, key_of(obj))
         if record is None or record.object is not obj:
             record = Record(obj)
-        return self._answer(target, self._api.viewed(target.resource, record), shape, status)
+        return _json_response(shown(self._api, target.resource, record, shape), status=status)
 
     async def _write(
         self, request: web.Request, target: Target, verb: str, caller: Caller, shape: Shape
     ) -> web.Response:
         api, resource = self._api, target.resource
-        content_type = request.headers.get("Content-Type", "application/json").split(";", 1)[0].strip()
+        content_type = _media_type(request)
         if verb == "patch" and content_type not in _PATCH_TYPES:
             raise unsupported_media_type(content_type, _PATCH_TYPES)
         body = decoded(await request.read(), content_type, caller.validation)
@@ -238,20 +221,15 @@ class ApiServer:
             return self._stored(target, obj, shape)
         if target.name or target.subresource:
             raise method_not_allowed()
-        namespace = self._create_namespace(target, body)
-        return self._stored(target, api.create(resource, namespace, body, caller), shape, 201)
-
-    def _create_namespace(self, target: Target, body: Object) -> str:
         if target.namespace is None:
             raise method_not_allowed()
-        return target.namespace
+        return self._stored(target, api.create(resource, target.namespace, body, caller), shape, 201)
 
     async def _delete_options(self, request: web.Request) -> DeleteOptions:
         """From the body if there is one, as the real server does: query parameters count only without a body."""
         body = await request.read()
         if body.strip():
-            content_type = request.headers.get("Content-Type", "application/json")
-            document = decoded(body, content_type, validation_of(request.query))
+            document = decoded(body, _media_type(request), validation_of(request.query))
             if not isinstance(document, dict):
                 raise bad_request("the body of a DELETE is DeleteOptions")
             return options_from(document)
@@ -279,17 +257,16 @@ class ApiServer:
         predicate = predicate_of(target, request.query)
         found = [
             record
-            for record in self._api.select(target.resource, target.namespace if target.resource.namespaced else None)
+            for record in self._api.store.records(target.resource.qualified, target.namespace or None)
             if predicate is None or predicate(record.object)
         ]
         deleted = []
         for record in found:
-            metadata = record.object["metadata"]
-            key = (metadata.get("namespace", ""), metadata["name"])
+            key = key_of(record.object)
             if self._api.store.get(target.resource.qualified, key) is not None:
                 deleted.append(Record(self._api.delete(target.resource, key, options)[0]))
         metadata = {"resourceVersion": str(self._api.store.version)}
-        return _json_response(rendered(self._api, target, deleted, metadata, shape))
+        return _json_response(shown_list(self._api, target.resource, deleted, metadata, shape))
 
     async def _subresource(self, request: web.Request, target: Target, verb: str, caller: Caller) -> web.StreamResponse:
         api, resource, key = self._api, target.resource, target.key
@@ -299,7 +276,7 @@ class ApiServer:
             return await self._logs.serve(request, target)
         if target.subresource == "scale" and verb == "get":
             return _json_response(encoded(scale_of(resource, api.record(resource, key).object)))
-        content_type = request.headers.get("Content-Type", "application/json").split(";", 1)[0].strip()
+        content_type = _media_type(request)
         body: Any = decoded(await request.read(), content_type, caller.validation)
         if target.subresource == "scale":
             if verb == "update":
@@ -317,6 +294,10 @@ class ApiServer:
         if verb != "create":
             raise method_not_allowed()
         return _json_response(encoded(act(api, key, checked_body(body, kind), caller)), status=201)
+
+
+def _media_type(request: web.Request) -> str:
+    return request.headers.get("Content-Type", "application/json").split(";", 1)[0].strip()
 
 
 def _json_response(body: bytes, content_type: str = "application/json", status: int = 200) -> web.Response:

@@ -10,11 +10,11 @@ from aiohttp import web
 
 from evenflow_devcluster.embedded.errors import FieldError, StatusError, invalid
 from evenflow_devcluster.embedded.faults import Faults
-from evenflow_devcluster.embedded.http.requests import Shape, Target, flag, number, predicate_of
-from evenflow_devcluster.embedded.http.tables import partial, table
+from evenflow_devcluster.embedded.http.requests import Target, flag, number, predicate_of
+from evenflow_devcluster.embedded.http.shapes import Shape, shown
+from evenflow_devcluster.embedded.http.tables import partial
 from evenflow_devcluster.embedded.jsonvalues import Object, encoded
 from evenflow_devcluster.embedded.operations.api import Api
-from evenflow_devcluster.embedded.store.memory import Record
 from evenflow_devcluster.embedded.store.watch import OpenWatch, WatchEvent, open_watch
 
 QUEUE = 20_000
@@ -131,16 +131,8 @@ class WatchStream:
             await _write(response, b"".join(self._event(event) for event in events[start : start + _BATCH]))
 
     def _event(self, event: WatchEvent) -> bytes:
-        record = self._api.viewed(self._target.resource, event.record)
-        if self._shape.kind == "Object":
-            return b'{"type":"' + event.type.encode() + b'","object":' + record.json + b"}\n"
-        return self._line(event.type, self._shaped(record))
-
-    def _shaped(self, record: Record) -> Object:
-        if self._shape.kind == "PartialObjectMetadata":
-            return partial(record.object)
-        metadata = {"resourceVersion": record.object["metadata"]["resourceVersion"]}
-        return table(self._target.resource, [record.object], metadata, self._shape.include, self._api.clock())
+        obj = shown(self._api, self._target.resource, event.record, self._shape)
+        return b'{"type":"' + event.type.encode() + b'","object":' + obj + b"}\n"
 
     def _bookmark(self, version: int, annotations: Object) -> bytes:
         resource = self._target.resource
@@ -149,15 +141,13 @@ class WatchStream:
             metadata["annotations"] = annotations
         obj: Object = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
         if self._shape.kind == "Table":
-            row = {"cells": [], "object": partial(obj)}
             obj = {
                 "kind": "Table",
                 "apiVersion": "meta.k8s.io/v1",
-                "metadata": {},
+                "metadata": {"resourceVersion": str(version)},
                 "columnDefinitions": [],
-                "rows": [row],
+                "rows": [{"cells": [], "object": partial(obj)}],
             }
-            obj["metadata"] = {"resourceVersion": str(version)}
         elif self._shape.kind == "PartialObjectMetadata":
             obj = partial(obj)
         return self._line("BOOKMARK", obj)

@@ -1,6 +1,6 @@
 """Pods: Kubernetes' defaults, the rules worth having here, and which parts of a spec may change."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evenflow_devcluster.embedded.errors import FieldError
@@ -13,10 +13,19 @@ _CONTAINER_LISTS = ("initContainers", "containers")
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _LOST_NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _IMMUTABLE = (
-    "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "pod updates may not change fields other than `spec.containers[*].image`,"
     "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing "
     "tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in dig(pod, "status", "conditions") or ())
+
+
+def ended(pod: Mapping[str, Any]) -> bool:
+    """Whether its containers have ended for good; a pod that is being deleted may still run."""
+    return dig(pod, "status", "phase") in ("Succeeded", "Failed")
 
 
 class PodStrategy(Strategy):
@@ -62,7 +71,7 @@ class PodStrategy(Strategy):
         if subresource or new.get("spec") == old.get("spec"):
             return
         if _frozen_part(new["spec"], old["spec"]) != _frozen_part(old["spec"], old["spec"]):
-            yield FieldError("spec", _IMMUTABLE.removeprefix("spec: Forbidden: "), "Forbidden")
+            yield FieldError("spec", _IMMUTABLE, "Forbidden")
 
 
 def _frozen_part(spec: Object, reference: Object) -> Object:

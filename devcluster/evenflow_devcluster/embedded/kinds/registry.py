@@ -1,11 +1,34 @@
-"""Which resources are served right now: the built-in ones and those of the installed definitions."""
+"""Which resources are served right now, built in or defined by an installed definition, and their strategies."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from evenflow_devcluster.embedded.kinds.budgets import BUDGETS, DisruptionBudgetStrategy
 from evenflow_devcluster.embedded.kinds.definitions import CRDS, DefinitionStrategy
-from evenflow_devcluster.embedded.kinds.others import strategy_for
+from evenflow_devcluster.embedded.kinds.pods import PodStrategy
 from evenflow_devcluster.embedded.kinds.resources import CelTwin, Resource, builtin_resources
-from evenflow_devcluster.embedded.kinds.strategy import Strategy
+from evenflow_devcluster.embedded.kinds.services import ServiceStrategy
+from evenflow_devcluster.embedded.kinds.simple import (
+    DataStrategy,
+    EndpointSliceStrategy,
+    EventStrategy,
+    LeaseStrategy,
+    NamespaceStrategy,
+    NodeStrategy,
+)
+from evenflow_devcluster.embedded.kinds.strategy import CustomStrategy, Strategy
+
+_STRATEGIES: dict[str, type[Strategy]] = {
+    "namespaces": NamespaceStrategy,
+    "nodes": NodeStrategy,
+    "pods": PodStrategy,
+    "services": ServiceStrategy,
+    "configmaps": DataStrategy,
+    "secrets": DataStrategy,
+    "events": EventStrategy,
+    "endpointslices.discovery.k8s.io": EndpointSliceStrategy,
+    "leases.coordination.k8s.io": LeaseStrategy,
+    BUDGETS: DisruptionBudgetStrategy,
+}
 
 
 class Registry:
@@ -57,13 +80,22 @@ class Registry:
         """The storage version of `pods`, `leases.coordination.k8s.io`."""
         return self._stored.get(qualified)
 
+    def builtin(self, qualified: str) -> Resource:
+        """One of Kubernetes' own resources, which are always served. Raises KeyError for any other name."""
+        return self._stored[qualified]
+
     def strategy(self, resource: Resource) -> Strategy:
         found = self._strategies.get(resource)
         if found is None:
-            defines = resource.qualified == CRDS
-            found = DefinitionStrategy(resource, self._twins) if defines else strategy_for(resource)
-            self._strategies[resource] = found
+            found = self._strategies[resource] = self._new_strategy(resource)
         return found
+
+    def _new_strategy(self, resource: Resource) -> Strategy:
+        if resource.custom:
+            return CustomStrategy(resource)
+        if resource.qualified == CRDS:
+            return DefinitionStrategy(resource, self._twins)
+        return _STRATEGIES.get(resource.qualified, Strategy)(resource)
 
     def all(self) -> Iterator[Resource]:
         yield from self._by_path.values()

@@ -5,13 +5,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenflow_devcluster.embedded.errors import FieldError
+from evenflow_devcluster.embedded.jsonvalues import Object
 from evenflow_devcluster.embedded.schema.structural import Schema, builtin
 
-Object = dict[str, Any]
 CelTwin = Callable[[Object, Object | None], list[FieldError]]
 
 METADATA_ONLY = Schema({"type": "object", "x-kubernetes-preserve-unknown-fields": True})
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+_PATCHABLE = ("get", "patch", "update")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,16 @@ class Resource:
     @property
     def list(self) -> str:
         return self.list_kind or f"{self.kind}List"
+
+    @property
+    def subresources(self) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+        """Name -> (apiVersion, kind, verbs), in the order of their names."""
+        found = dict(self.extra_subresources)
+        if self.status:
+            found["status"] = (self.api_version, self.kind, _PATCHABLE)
+        if self.scale is not None:
+            found["scale"] = ("autoscaling/v1", "Scale", _PATCHABLE)
+        return dict(sorted(found.items()))
 
     def selectable(self) -> dict[str, tuple[str, ...]]:
         common: dict[str, tuple[str, ...]] = {"metadata.name": ("metadata", "name")}

@@ -1,7 +1,7 @@
 """The API without HTTP: every operation on every resource, as the server, the controllers and tests call it."""
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenflow_devcluster.embedded.controller_api import StoreEvent
@@ -15,15 +15,11 @@ from evenflow_devcluster.embedded.operations.deletion import DeleteOptions, Dele
 from evenflow_devcluster.embedded.operations.lifecycle import Lifecycle
 from evenflow_devcluster.embedded.operations.writes import Caller, Writer
 from evenflow_devcluster.embedded.patching.json_patches import json_patch, merge_patch
+from evenflow_devcluster.embedded.patching.media_types import APPLY, JSON_PATCH, MERGE, STRATEGIC, accepted
 from evenflow_devcluster.embedded.patching.strategic import strategic_merge
 from evenflow_devcluster.embedded.schema.pruning import apply_defaults
 from evenflow_devcluster.embedded.schema.structural import Schema
-from evenflow_devcluster.embedded.store.memory import Key, Record, Store
-
-MERGE = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-STRATEGIC = "application/strategic-merge-patch+json"
-APPLY = "application/apply-patch+yaml"
+from evenflow_devcluster.embedded.store.memory import Key, Record, Store, key_of
 
 
 class Api:
@@ -65,12 +61,11 @@ class Api:
         return self._insert(resource, self.writer.prepare(resource, namespace, body, caller), caller)
 
     def _insert(self, resource: Resource, obj: Object, caller: Caller) -> Object:
-        name = obj["metadata"]["name"]
-        key = (obj["metadata"].get("namespace", ""), name)
+        key = key_of(obj)
         if resource.qualified == "services" and self.store.get("services", key) is None and not caller.dry_run:
             errors = list(allocate(obj, self._addresses))
             if errors:
-                raise invalid(resource.kind, resource.group, name, errors)
+                raise invalid(resource.kind, resource.group, key[1], errors)
         if resource.qualified == CRDS:
             return self._define(resource, obj, caller)
         return self.writer.insert(resource, obj, caller)
@@ -108,8 +103,7 @@ class Api:
             return lambda live: _object(json_patch(live, patch))
         if kind == STRATEGIC and not resource.custom:
             return lambda live: strategic_merge(live, patch, resource.schema)
-        accepted = (JSON_PATCH, MERGE, APPLY) if resource.custom else (JSON_PATCH, MERGE, STRATEGIC, APPLY)
-        raise unsupported_media_type(kind, accepted)
+        raise unsupported_media_type(kind, accepted(custom=resource.custom))
 
     def _apply(
         self, resource: Resource, key: Key, config: Object, caller: Caller, subresource: str
@@ -169,9 +163,6 @@ class Api:
 
     def delete(self, resource: Resource, key: Key, options: DeleteOptions) -> tuple[Object, bool]:
         return self._deleter.delete(resource, key, options)
-
-    def select(self, resource: Resource, namespace: str | None) -> Iterator[Record]:
-        yield from self.store.records(resource.qualified, namespace)
 
 
 def _object(value: Any) -> Object:

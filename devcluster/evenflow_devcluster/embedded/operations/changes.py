@@ -40,11 +40,7 @@ def same_object(new: Object, live: Object) -> bool:
 
 
 def _without_owners(obj: Object) -> Object:
-    return {**obj, "metadata": _plain(obj["metadata"])}
-
-
-def _plain(metadata: Object) -> Object:
-    return {key: value for key, value in metadata.items() if key != "managedFields"}
+    return {**obj, "metadata": {key: value for key, value in obj["metadata"].items() if key != "managedFields"}}
 
 
 def same_owners(entries: list[Object], before: Any) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 from evenflow_devcluster.embedded.errors import StatusError, bad_request, conflict, forbidden, not_found
 from evenflow_devcluster.embedded.jsonvalues import Clock, Object, dig, timestamp
 from evenflow_devcluster.embedded.kinds.definitions import CLEANUP_FINALIZER, CRDS
+from evenflow_devcluster.embedded.kinds.finalizers import FOREGROUND, ORPHAN
+from evenflow_devcluster.embedded.kinds.pods import ended
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import Resource
 from evenflow_devcluster.embedded.operations.changes import releasable
@@ -15,7 +17,6 @@ from evenflow_devcluster.embedded.schema.structural import builtin
 from evenflow_devcluster.embedded.schema.validation import validate
 from evenflow_devcluster.embedded.store.memory import Key, Store, key_of
 
-ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 _PROTECTED_NAMESPACES = ("default", "kube-system", "kube-public")
 
 
@@ -120,9 +121,7 @@ class Deleter:
 
     def _grace(self, resource: Resource, live: Object, options: DeleteOptions) -> int:
         """Seconds the object stays for its kubelet; only a pod that runs on a node has any."""
-        if resource.qualified != "pods" or not dig(live, "spec", "nodeName"):
-            return 0
-        if dig(live, "status", "phase") in ("Succeeded", "Failed"):
+        if resource.qualified != "pods" or not dig(live, "spec", "nodeName") or ended(live):
             return 0
         wanted = options.grace
         if wanted is None:

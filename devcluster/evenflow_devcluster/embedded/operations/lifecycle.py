@@ -31,8 +31,7 @@ class Lifecycle:
 
     def start(self) -> Callable[[], None]:
         unsubscribe = self._store.subscribe(self._receive)
-        namespaces = self._registry.named("namespaces")
-        assert namespaces is not None
+        namespaces = self._registry.builtin("namespaces")
         for name in SYSTEM_NAMESPACES:
             obj = self._writer.prepare(namespaces, "", {"metadata": {"name": name}}, SYSTEM)
             self._writer.insert(namespaces, obj, SYSTEM)
@@ -76,8 +75,7 @@ class Lifecycle:
             self._deleter.purge_definition(resource)
 
     def _default_account(self, namespace: str) -> None:
-        accounts = self._registry.named("serviceaccounts")
-        assert accounts is not None
+        accounts = self._registry.builtin("serviceaccounts")
         try:
             obj = self._writer.prepare(accounts, namespace, {"metadata": {"name": "default"}}, SYSTEM)
             self._writer.insert(accounts, obj, SYSTEM)

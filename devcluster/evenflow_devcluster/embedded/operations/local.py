@@ -2,14 +2,16 @@
 
 from collections.abc import Callable
 
-from evenflow_devcluster.embedded.controller_api import Object, StoreEvent
+from evenflow_devcluster.embedded.controller_api import StoreEvent
 from evenflow_devcluster.embedded.errors import no_such_path
-from evenflow_devcluster.embedded.jsonvalues import copied
+from evenflow_devcluster.embedded.jsonvalues import Object, copied
 from evenflow_devcluster.embedded.kinds.resources import Resource
-from evenflow_devcluster.embedded.operations.api import MERGE, Api
+from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions
-from evenflow_devcluster.embedded.operations.subresources import bind, evict, patch_scale
+from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
+from evenflow_devcluster.embedded.operations.scale import patch_scale
 from evenflow_devcluster.embedded.operations.writes import Caller
+from evenflow_devcluster.embedded.patching.media_types import MERGE
 
 
 class LocalApi:

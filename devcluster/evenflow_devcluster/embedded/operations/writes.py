@@ -33,7 +33,7 @@ from evenflow_devcluster.embedded.patching.fieldsets import field_values
 from evenflow_devcluster.embedded.patching.ownership import APPLY, UPDATE, Managed, Owner
 from evenflow_devcluster.embedded.schema.pruning import drop_nulls, prune
 from evenflow_devcluster.embedded.schema.validation import MAX_ERRORS, validate
-from evenflow_devcluster.embedded.store.memory import Key, Store
+from evenflow_devcluster.embedded.store.memory import Key, Store, key_of
 from evenflow_devcluster.embedded.syntax.naming import generated_name, metadata_errors, name_errors
 
 Validation = Literal["Strict", "Warn", "Ignore"]
@@ -115,7 +115,7 @@ class Writer:
         return obj
 
     def insert(self, resource: Resource, obj: Object, caller: Caller) -> Object:
-        key = (obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+        key = key_of(obj)
         if self._store.get(resource.qualified, key) is not None:
             raise already_exists(resource.qualified, key[1])
         return obj if caller.dry_run else self._store.put(resource.qualified, key, obj).object

@@ -36,7 +36,7 @@ def apply(
     dropped = [path for path in previous if path not in wanted and not _held(path, others)]
     # Shortest first: an item goes whole, before its key fields, by which it is found.
     for path in sorted(dropped, key=len):
-        _remove(merged, schema, path)
+        _remove(merged, schema, path, root=True)
     result: Managed = {}
     for other, owned in managed.items():
         kept = owned.paths - frozenset(contested.get(other, ())) - frozenset(dropped)
@@ -128,14 +128,14 @@ def _merge_items(live: list[Any], config: list[Any], schema: Schema) -> list[Any
     return [result[element] for element in order]
 
 
-def _remove(node: Any, schema: Schema, path: Path) -> bool:
+def _remove(node: Any, schema: Schema, path: Path, root: bool = False) -> bool:
     """Take a path out; returns whether the container became empty by it (and should go as well)."""
     element, rest = path[0], path[1:]
     if isinstance(node, dict) and element.startswith("f:"):
         key = element[2:]
         if key not in node:
             return False
-        child = object_meta() if key == "metadata" and "spec" in schema.property_names else schema.child(key) or ANY
+        child = object_meta() if root and key == "metadata" else schema.child(key) or ANY
         if not rest or _remove(node[key], child, rest):
             del node[key]
             return not node

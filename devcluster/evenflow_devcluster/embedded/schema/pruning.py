@@ -4,10 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from evenflow_devcluster.embedded.jsonvalues import Object, copied
-from evenflow_devcluster.embedded.schema.structural import Schema, object_meta
+from evenflow_devcluster.embedded.schema.structural import ROOT_FIELDS, Schema, field_path, object_meta
 
 Report = Callable[[str], None]
-ROOT_FIELDS = frozenset({"apiVersion", "kind", "metadata"})
 
 
 def prune(value: Object, schema: Schema, report: Report) -> None:
@@ -32,21 +31,17 @@ def _prune_object(value: Object, schema: Schema, path: str, report: Report, root
     for key, item in value.items():
         if root and key in ROOT_FIELDS:
             if key == "metadata" and isinstance(item, dict):
-                _prune(item, object_meta(), _join(path, key), report)
+                _prune(item, object_meta(), field_path(path, key), report)
             continue
         child = schema.child(key)
         if child is None:
             if not schema.preserve_unknown and not schema.int_or_string and schema.type == "object":
                 unknown.append(key)
         elif isinstance(item, dict | list):
-            _prune(item, child, _join(path, key), report)
+            _prune(item, child, field_path(path, key), report)
     for key in unknown:
         del value[key]
-        report(_join(path, key))
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
+        report(field_path(path, key))
 
 
 def drop_nulls(value: Any) -> None:

@@ -16,6 +16,8 @@ _CONSTRAINTS = frozenset({
     "minimum", "maximum", "multipleOf", "uniqueItems", "allOf", "anyOf", "oneOf", "not",
 })  # fmt: skip
 _REFERENCE = "#/components/schemas/"
+ROOT_FIELDS = frozenset({"apiVersion", "kind", "metadata"})
+"""What every object has, whatever its own schema says."""
 
 
 class Schema:
@@ -82,10 +84,6 @@ class Schema:
         return raw
 
     @property
-    def property_names(self) -> Mapping[str, Any]:
-        return self._properties
-
-    @property
     def free_form(self) -> bool:
         """Declares neither fields nor keys: whatever is in there stays (managedFields.fieldsV1, a JSON value)."""
         return self.type == "object" and not self._properties and self._additional is None
@@ -135,6 +133,11 @@ class Schema:
 
 
 ANY = Schema({"x-kubernetes-preserve-unknown-fields": True})
+
+
+def field_path(path: str, key: str) -> str:
+    """`spec.containers[0]` and `image`: the path of a field of the value at `path` ("" is the root)."""
+    return f"{path}.{key}" if path else key
 
 
 @functools.cache

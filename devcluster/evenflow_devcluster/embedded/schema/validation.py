@@ -7,8 +7,7 @@ from typing import Any
 
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.jsonvalues import encoded, parsed_time
-from evenflow_devcluster.embedded.schema.pruning import ROOT_FIELDS
-from evenflow_devcluster.embedded.schema.structural import Schema, object_meta
+from evenflow_devcluster.embedded.schema.structural import ROOT_FIELDS, Schema, field_path, object_meta
 
 MAX_ERRORS = 30
 _TEXT = Schema({"type": "string"})
@@ -81,11 +80,11 @@ def _check(value: Any, schema: Schema, path: str, root: bool = False) -> Iterato
 def _check_fields(value: dict[str, Any], schema: Schema, path: str, root: bool) -> Iterator[FieldError]:
     for name in schema.required:
         if name not in value:
-            yield FieldError(_join(path, name), "", "Required")
+            yield FieldError(field_path(path, name), "", "Required")
     for key, item in value.items():
         child = _field(schema, key, root)
         if child is not None:
-            yield from _check(item, child, _join(path, key))
+            yield from _check(item, child, field_path(path, key))
 
 
 def _field(schema: Schema, key: str, root: bool) -> Schema | None:
@@ -218,7 +217,3 @@ def _type_error(path: str, found: str, wanted: str) -> FieldError:
 
 def _body(path: str) -> str:
     return f"{path} in body"
-
-
-def _join(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key

@@ -88,9 +88,6 @@ class Store:
             found = self._buckets[resource] = Bucket(self._history, self.version)
         return found
 
-    def resources(self) -> list[str]:
-        return list(self._buckets)
-
     def get(self, resource: str, key: Key) -> Record | None:
         return self.bucket(resource).records.get(key)
 

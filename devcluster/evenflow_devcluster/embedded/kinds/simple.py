@@ -1,4 +1,4 @@
-"""The strategies of the smaller built-in kinds, and which kind has which."""
+"""The strategies of the built-in kinds that need few rules of their own."""
 
 import base64
 import binascii
@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.jsonvalues import Object, dig
-from evenflow_devcluster.embedded.kinds.pods import PodStrategy
-from evenflow_devcluster.embedded.kinds.resources import Resource
-from evenflow_devcluster.embedded.kinds.services import ServiceStrategy
-from evenflow_devcluster.embedded.kinds.strategy import CustomStrategy, Strategy
+from evenflow_devcluster.embedded.kinds.strategy import Strategy
 from evenflow_devcluster.embedded.syntax.quantities import canonize
 
 MAX_DATA_BYTES = 1024 * 1024
@@ -118,30 +115,3 @@ class LeaseStrategy(Strategy):
         duration = dig(obj, "spec", "leaseDurationSeconds")
         if duration is not None and duration <= 0:
             yield FieldError("spec.leaseDurationSeconds", "must be greater than 0", value=duration)
-
-
-class DisruptionBudgetStrategy(Strategy):
-    def validate(self, obj: Object) -> Iterator[FieldError]:
-        spec = obj.get("spec") or {}
-        if "minAvailable" in spec and "maxUnavailable" in spec:
-            yield FieldError("spec", "minAvailable and maxUnavailable cannot be both set", value=spec)
-
-
-_STRATEGIES: dict[str, type[Strategy]] = {
-    "namespaces": NamespaceStrategy,
-    "nodes": NodeStrategy,
-    "pods": PodStrategy,
-    "services": ServiceStrategy,
-    "configmaps": DataStrategy,
-    "secrets": DataStrategy,
-    "events": EventStrategy,
-    "endpointslices.discovery.k8s.io": EndpointSliceStrategy,
-    "leases.coordination.k8s.io": LeaseStrategy,
-    "poddisruptionbudgets.policy": DisruptionBudgetStrategy,
-}
-
-
-def strategy_for(resource: Resource) -> Strategy:
-    if resource.custom:
-        return CustomStrategy(resource)
-    return _STRATEGIES.get(resource.qualified, Strategy)(resource)
