@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,14 +30,26 @@ async def demo(*arguments: str, folder: Path) -> asyncio.subprocess.Process:
     )
 
 
-async def test_the_quick_demo_reaches_its_targets(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    process = await demo("--quick", "--report", str(report), "-o", "json", folder=tmp_path)
+async def quick_demo(folder: Path) -> dict[str, Any]:
+    report = folder / "report.json"
+    process = await demo("--quick", "--report", str(report), "-o", "json", folder=folder)
     stdout, stderr = await process.communicate()
     assert process.returncode == 0, stderr.decode()[-3000:]
-    document = json.loads(stdout)
+    document: dict[str, Any] = json.loads(stdout)
     assert document == json.loads(report.read_text())
-    before, after = document["phases"]
+    return document
+
+
+async def test_the_quick_demo_reaches_its_targets(tmp_path: Path) -> None:
+    """The baseline's evictions scatter with timing: 7.5 on average, fewer than five in one simulated run of ten.
+
+    A run without enough evictions before has nothing to remove, so it shows nothing: it is repeated, twice at most.
+    """
+    for _ in range(3):
+        document = await quick_demo(tmp_path)
+        before, after = document["phases"]
+        if before["evictions"] >= 5:
+            break
     assert (before["name"], after["name"]) == ("before", "after")
     for phase in (before, after):
         assert phase["completed"] == phase["requests"] == 888
