@@ -52,7 +52,8 @@ def pool_text() -> str:
         NOTE,
         "`serving.evenflow.dev/v1alpha1`, kind `LLMServingPool`, plural `llmservingpools`, short name `llmpool`, "
         "namespaced, with `/status` and `/scale`. `evenflow crd` prints the definition; `evenflow lint FILE` checks a "
-        "manifest against all of this without a cluster. [design.md §4](../design.md) shows it on one page.",
+        "manifest against all of this without a cluster. [design.md §4](../design.md) shows it on one page, "
+        "[design.md §8](../design.md) says what of it this release doesn't act on.",
         "",
         "`[]` is an item of a list, **bold** a required field. Absent and null are the same. Where no default is "
         "given, the field is absent unless set.",

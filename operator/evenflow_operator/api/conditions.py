@@ -29,7 +29,7 @@ class ConditionType(StrEnum):
     CLASS_LENGTH_DRIFT = "ClassLengthDrift"
     """Observed mean lengths of a class differ by more than 30 % from the declared ones."""
     SCALING_LIMITED = "ScalingLimited"
-    """Fewer or more replicas run than the load asks for."""
+    """A limit keeps the pool from the replicas that are wanted: of the spec, or of the cluster."""
     REBALANCE_BLOCKED = "RebalanceBlocked"
     """A better placement is known and not taken."""
 
