@@ -19,9 +19,9 @@ from vllm_kit import Engine, make_engine
 from evenflow_contract.worker_config import Admission, ClassPrior, WorkerConfig
 from evenflow_worker.predict import Prompt
 from evenflow_worker.vllm import factory, mixin
+from evenflow_worker.vllm.events import HookFailed, Misrouted
 from evenflow_worker.vllm.names import TESTED_VERSIONS
 from evenflow_worker.vllm.record import record_of
-from evenflow_worker.vllm.steering import HookFailed, Misrouted
 
 pytestmark = pytest.mark.vllm
 

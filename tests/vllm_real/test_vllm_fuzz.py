@@ -13,8 +13,8 @@ from vllm_kit import Engine, make_engine
 from evenflow_contract.worker_config import Admission, ClassPrior, Predictor, Proxies, WorkerConfig
 from evenflow_model.volume import proxy_block_volume
 from evenflow_worker.predict import LengthModel, Prompt
+from evenflow_worker.vllm.events import HookFailed
 from evenflow_worker.vllm.record import record_of
-from evenflow_worker.vllm.steering import HookFailed
 
 pytestmark = pytest.mark.vllm
 

@@ -17,10 +17,11 @@ from evenflow_contract.worker_config import WorkerConfig
 from evenflow_worker.control.admin import AdminAccess
 from evenflow_worker.control.settings import Source
 from evenflow_worker.vllm.control import ControlThread
+from evenflow_worker.vllm.events import Completion, FellBack, HookFailed, Misrouted, ModelAsked
 from evenflow_worker.vllm.names import missing_attributes, missing_names
 from evenflow_worker.vllm.queue import VolumeQueue
 from evenflow_worker.vllm.reports import EngineReport
-from evenflow_worker.vllm.steering import Completion, FellBack, HookFailed, Misrouted, ModelAsked, Steering
+from evenflow_worker.vllm.steering import Steering
 
 CONFIG = WorkerConfig(generation=4, policy="SJF", classes=("chat",))
 SECONDS = 10.0

@@ -15,8 +15,9 @@ from evenflow_worker.predict.batches import BatchPredictor
 from evenflow_worker.predict.length_model import Prompt, load_length_model
 from evenflow_worker.scheduling.victims import eviction_possible
 from evenflow_worker.vllm.cached import cached_tokens
+from evenflow_worker.vllm.events import FellBack, ModelAsked
 from evenflow_worker.vllm.queue import VolumeQueue
-from evenflow_worker.vllm.steering import FellBack, ModelAsked, Steering
+from evenflow_worker.vllm.steering import Steering
 
 COMPLETED = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION"})
 CAN_RUN = frozenset({"WAITING", "PREEMPTED"})
@@ -68,10 +69,8 @@ class Hooks:
         if not self.models.enabled or request.sampling_params is None:
             return
         try:
-            tokens = request.prompt_token_ids
-            prompt = Prompt(
-                self.steering.class_of(request), request.num_prompt_tokens, None if tokens is None else tuple(tokens)
-            )
+            # The list itself, not a copy: a long prompt must cost the engine's thread nothing.
+            prompt = Prompt(self.steering.class_of(request), request.num_prompt_tokens, request.prompt_token_ids)
             self.models.submit(request, prompt)
         except Exception:
             self.steering.failed("predict")

@@ -11,9 +11,10 @@ from evenflow_worker.control.classes import exported_classes, listed
 from evenflow_worker.control.lengths import LengthObservations
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.metrics import EngineFigures, WorkerMetrics
+from evenflow_worker.vllm.events import Completion, FellBack, HookFailed, Misrouted, ModelAsked
 from evenflow_worker.vllm.hooks import Hooks
 from evenflow_worker.vllm.record import record_of
-from evenflow_worker.vllm.steering import Completion, FellBack, HookFailed, Misrouted, ModelAsked, Steering
+from evenflow_worker.vllm.steering import Steering
 
 
 class EngineReport:

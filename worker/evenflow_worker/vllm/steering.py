@@ -5,9 +5,8 @@ num_prompt_tokens, num_tokens, num_computed_tokens, num_output_tokens, max_token
 """
 
 import logging
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from evenflow_contract.environment import TRAFFIC_CLASS_ARG
@@ -20,6 +19,7 @@ from evenflow_worker.scheduling.bucket import AdmissionBucket
 from evenflow_worker.scheduling.keys import FRONT, LARGEST, Ordering, QueueKey, predicted_volume
 from evenflow_worker.scheduling.queue import WaitingQueue
 from evenflow_worker.scheduling.victims import sort_running
+from evenflow_worker.vllm.events import Completion, Counters, Event, HookFailed, Misrouted
 from evenflow_worker.vllm.record import ATTRIBUTE, Record, progress, record_of, victim_volume
 
 log = logging.getLogger(__name__)
@@ -29,54 +29,6 @@ CACHED_LOOKUPS_PER_REKEY: Final = 512
 """Prefix-cache look-ups cost some microseconds each; a longer queue keeps what was found at enqueue."""
 HOLD_AFTER_AGINGS: Final = 3.0
 """A request that the engine keeps skipping is due after this many times agingSeconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    traffic_class: str
-    prompt_tokens: int
-    output_tokens: int
-    predicted: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class HookFailed:
-    hook: str
-
-
-@dataclass(frozen=True, slots=True)
-class FellBack:
-    """`count` requests stay with the class prior, because of `reason`."""
-
-    reason: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ModelAsked:
-    batch: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Misrouted:
-    """A request came for a class that this engine wasn't given, or while it drains."""
-
-
-Event = Completion | HookFailed | FellBack | ModelAsked | Misrouted
-
-
-@dataclass(slots=True)
-class Counters:
-    """Cumulative since the engine's start; written by the engine's thread alone."""
-
-    iterations: int = 0
-    recomputed_tokens: int = 0
-    admitted_new: Counter[str] = field(default_factory=Counter)
-    admitted_resumed: Counter[str] = field(default_factory=Counter)
-    evictions: Counter[str] = field(default_factory=Counter)
-    completed: Counter[str] = field(default_factory=Counter)
-    predictor_fallbacks: Counter[str] = field(default_factory=Counter)
 
 
 class Steering:
