@@ -18,7 +18,7 @@ def read_pool_file(file: Path) -> LLMServingPool:
     try:
         documents = [one for one in documents_of(read_text(file)) if isinstance(one, Mapping)]
     except Unreadable as error:
-        raise PoolFileError(f"{name}:{error.where}: {error}") from None
+        raise PoolFileError(f"{name}:{error.where or '(document)'}: {error}") from None
     pools = [one for one in documents if one.get("kind") == KIND]
     if len(pools) != 1:
         raise PoolFileError(f"{name}: found {len(pools)} {KIND}s; give a file with exactly one")

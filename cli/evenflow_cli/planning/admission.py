@@ -12,8 +12,9 @@ from evenflow_model.trim import MAX_TIERS, RandomCap, TrimEffect, minimal_trims,
 from evenflow_operator.api.enums import AdmissionUnit
 from evenflow_operator.core.caps import TIER_WATERMARK, WIDE_WATERMARK, admission_for, starts_wide
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.placement_search import OK_BELOW
-from evenflow_operator.core.severity_cache import REFERENCE_WATERMARK
+from evenflow_operator.core.placement.lengths import ENOUGH_REQUESTS
+from evenflow_operator.core.placement.search import OK_BELOW
+from evenflow_operator.core.placement.severity_cache import REFERENCE_WATERMARK
 
 SAFE_DEVIATIONS = 3.0
 """Standard deviations of a random mix that a cap without evictions leaves room for (docs/theory.md §5)."""
@@ -114,7 +115,7 @@ def _trims(subject: Subject, group: Group) -> Trims | None:
     watermark = REFERENCE_WATERMARK * kv
     lengths = tuple(mix.output_pmf()[0].tolist())
     if len(lengths) > MAX_TIERS:
-        fixed = any(entry.name in group.classes and entry.output_spread_percent == 0 for entry in subject.classes)
+        fixed = any(_is_fixed(subject, name) for name in group.classes)
         return Trims((), None, None, random_cap(mix, kv, watermark)) if fixed else None
     joint = pairwise = None
     if len(lengths) > 1:
@@ -122,6 +123,13 @@ def _trims(subject: Subject, group: Group) -> Trims | None:
         if minimal_trims(lengths, pairwise=True).total > 0:
             pairwise = _small(trim_effects(mix, kv, watermark, pairwise=True)[0])
     return Trims(lengths, joint, pairwise, random_cap(mix, kv, watermark))
+
+
+def _is_fixed(subject: Subject, name: str) -> bool:
+    seen = subject.observed.get(name)
+    if seen is not None and seen.completed >= ENOUGH_REQUESTS:
+        return len(seen.histogram) <= MAX_TIERS
+    return any(entry.name == name and entry.output_spread_percent == 0 for entry in subject.classes)
 
 
 def _small(effect: TrimEffect) -> TrimEffect | None:

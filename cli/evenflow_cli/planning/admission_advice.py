@@ -15,7 +15,7 @@ from evenflow_operator.core.caps import (
     TIGHTEST,
     WIDE_WATERMARK,
 )
-from evenflow_operator.core.placement_search import OK_BELOW
+from evenflow_operator.core.placement.search import OK_BELOW
 
 TOO_LOOSE = 1.2
 """A fixed cap so many times x* lets the waves of tiers through."""

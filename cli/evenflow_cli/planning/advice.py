@@ -10,7 +10,7 @@ from evenflow_cli.planning.trim_advice import trims_advice
 from evenflow_cli.planning.wording import Advice, kv_binds, memory_free, per_minute
 from evenflow_operator.api.enums import PlacementStrategy
 from evenflow_operator.api.names import MAX_REPLICAS
-from evenflow_operator.core.placement_search import OK_BELOW, TOLERATED_IMBALANCE
+from evenflow_operator.core.placement.search import OK_BELOW, TOLERATED_IMBALANCE
 
 FULL_QUEUE = 0.9
 """Share of the sustainable rate from which queues are long for want of any reserve."""

@@ -14,7 +14,8 @@ from evenflow_cli.planning.subject import Subject
 from evenflow_model.steptime import StepTimeModel, step_time_model
 from evenflow_operator.api.names import MAX_REPLICAS
 from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
-from evenflow_operator.core.placement_search import slot_counts
+from evenflow_operator.core.placement.lengths import class_shares
+from evenflow_operator.core.placement.search import slot_counts
 
 Resource = Literal["kv", "stepBudget", "sequences"]
 RESOURCES: tuple[Resource, ...] = ("kv", "stepBudget", "sequences")
@@ -170,12 +171,15 @@ def fullest(subject: Subject, candidate: Candidate, rates: Mapping[str, float], 
 
 
 def _engine(subject: Subject, group: Group) -> Engine:
-    engine, mix, figures = subject.pool.spec.engine, group.mix, group.figures
+    engine, figures = subject.pool.spec.engine, group.figures
+    shares = class_shares(subject.pool.spec, subject.observed)
+    total = math.fsum(shares[name] for name in group.classes)
+    square = math.fsum(shares[name] * subject.prompt_squares[name] for name in group.classes) / total
     return Engine(
         mean_prompt=figures.mean_prompt,
         mean_output=figures.mean_output,
         mean_volume=figures.mean_volume,
-        chunk_source=float(mix.shares @ mix.prompts**2) / max(figures.mean_prompt, 1e-9),
+        chunk_source=square / figures.mean_prompt,
         kv_tokens=group.kv_tokens,
         step_budget=engine.max_num_batched_tokens,
         max_seqs=engine.max_num_seqs,

@@ -15,8 +15,8 @@ from evenflow_model.severity import Severity
 from evenflow_model.trim import RandomCap, TrimEffect
 from evenflow_operator.api.enums import AdmissionMode
 from evenflow_operator.core.caps import LOOSEST, TIGHTEST
-from evenflow_operator.core.lengths import ENOUGH_REQUESTS, class_shares, law_of, observed_law
-from evenflow_operator.core.severity_cache import ClassLaw, length_mix
+from evenflow_operator.core.placement.lengths import ENOUGH_REQUESTS, class_shares, law_of, observed_law
+from evenflow_operator.core.placement.severity_cache import ClassLaw, length_mix
 
 VERSION = 1
 DIGITS = 6

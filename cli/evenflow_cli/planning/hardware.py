@@ -7,7 +7,7 @@ from evenflow_model.steptime import LLAMA_3_8B, LLAMA_3_70B, ModelShape, kv_capa
 from evenflow_operator.api.enums import EngineType, StepTimeModel
 from evenflow_operator.api.names import MAX_KV_TOKENS
 from evenflow_operator.api.spec import LLMServingPoolSpec
-from evenflow_operator.core.engine_facts import DEFAULT_BLOCK_SIZE
+from evenflow_operator.core.readings.facts import DEFAULT_BLOCK_SIZE
 
 FEWEST_KV_TOKENS = 32
 

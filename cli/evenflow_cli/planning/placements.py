@@ -11,8 +11,8 @@ from evenflow_model.spectrum import critical_prompt_length
 from evenflow_operator.api.enums import PlacementStrategy
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.core.memory import ObservedClass, PoolMemory
-from evenflow_operator.core.placement import Assignment, assign, problem_of
-from evenflow_operator.core.placement_search import (
+from evenflow_operator.core.placement.assign import Assignment, assign, problem_of
+from evenflow_operator.core.placement.search import (
     Placement,
     Problem,
     changed_slots,
@@ -22,9 +22,9 @@ from evenflow_operator.core.placement_search import (
     mix_of,
     slot_counts,
 )
-from evenflow_operator.core.severity_cache import MixFigures, MixKey, SeverityCache, length_mix
+from evenflow_operator.core.placement.severity_cache import MixFigures, MixKey, SeverityCache, length_mix
+from evenflow_operator.core.slots.survey import Situation, survey
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.survey import Situation, survey
 
 ROUNDS = 50
 """Passes until the operator's placement must have come to rest; two or three are usual."""

@@ -12,8 +12,8 @@ from evenflow_contract.worker_state import ClassLengths, WorkerLengths
 from evenflow_model.traces import TraceRequest
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.spec import TrafficClass
-from evenflow_operator.core.lengths import ENOUGH_REQUESTS, class_shares, observe
 from evenflow_operator.core.memory import ObservedClass, PoolMemory
+from evenflow_operator.core.placement.lengths import ENOUGH_REQUESTS, class_shares, observe
 from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 
 NOW = 1_700_000_000.0
@@ -45,6 +45,8 @@ class Subject:
     observed: Mapping[str, ObservedClass]
     rates: Mapping[str, float] | None
     rate_source: str
+    prompt_squares: Mapping[str, float]
+    """E[prompt²] by class, tokens²: long prompts attend to more. Prompts of declared classes are at their mean."""
     trace: TraceFacts | None
     step_time_model: str
     notes: tuple[str, ...]
@@ -69,6 +71,7 @@ def subject_of(pool: LLMServingPool, memory: KvMemory, trace: LoadedTrace | None
     notes += [] if trace is None else list(trace.notes)
     facts: TraceFacts | None = None
     observed: Mapping[str, ObservedClass] = {}
+    served: list[TraceRequest] = []
     if trace is not None:
         longest = min(memory.tokens, pool.spec.model.max_model_len or memory.tokens)
         served = [request for request in trace.requests if request.total_tokens <= longest]
@@ -86,6 +89,10 @@ def subject_of(pool: LLMServingPool, memory: KvMemory, trace: LoadedTrace | None
                 f"--trace: found {facts.requests} requests; a pool without trafficClasses needs {ENOUGH_REQUESTS} or "
                 "more to judge by, declare its classes or give a longer trace"
             )
+    squares = {entry.name: float(entry.prompt_tokens) ** 2 for entry in pool.spec.traffic_classes}
+    squares |= {name: seen.prompt_tokens**2 for name, seen in observed.items() if name not in squares}
+    if trace is not None:
+        squares |= _squares(served, {name for name, seen in observed.items() if seen.completed >= ENOUGH_REQUESTS})
     _check_fits(pool, memory, observed)
     rates, source = _rates(pool, observed, facts)
     if facts is not None and facts.rate and rates is not None and source == "declared":
@@ -95,7 +102,7 @@ def subject_of(pool: LLMServingPool, memory: KvMemory, trace: LoadedTrace | None
                 f"the trace has {60 * facts.rate:,.0f} requests a minute, the pool declares {60 * declared:,.0f}: "
                 "lengths are taken from the trace, the rate from the pool"
             )
-    return Subject(pool, memory, observed, rates, source, facts, step_time_model, tuple(notes))
+    return Subject(pool, memory, observed, rates, source, squares, facts, step_time_model, tuple(notes))
 
 
 def _facts(trace: LoadedTrace, served: Sequence[TraceRequest], files: Sequence[str]) -> TraceFacts:
@@ -128,6 +135,16 @@ def _observed(pool: LLMServingPool, requests: Sequence[TraceRequest]) -> Mapping
     }
     reading = Reading(taken_at=NOW, source="Scrape", lengths=WorkerLengths(classes))
     return observe(snapshot_of(pool, PoolMemory(), readings={"trace": reading}))[0]
+
+
+def _squares(requests: Sequence[TraceRequest], names: set[str]) -> dict[str, float]:
+    sums: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for request in requests:
+        if request.traffic_class in names:
+            sums[request.traffic_class] += request.prompt_tokens**2
+            counts[request.traffic_class] += 1
+    return {name: total / counts[name] for name, total in sums.items()}
 
 
 def snapshot_of(

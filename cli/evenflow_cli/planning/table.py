@@ -16,7 +16,7 @@ from evenflow_cli.planning.placements import Candidate
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.wording import Advice, per_minute
 from evenflow_operator.core.caps import ACT_ABOVE
-from evenflow_operator.core.placement_search import OK_BELOW
+from evenflow_operator.core.placement.search import OK_BELOW
 
 WIDTH = 100
 

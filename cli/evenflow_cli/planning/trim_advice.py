@@ -4,7 +4,7 @@ from evenflow_cli.planning.admission import GroupAdmission, Trims
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.wording import Advice, kv_binds, memory_free
 from evenflow_model.trim import RandomCap, TrimEffect
-from evenflow_operator.core.placement_search import OK_BELOW
+from evenflow_operator.core.placement.search import OK_BELOW
 
 WORTH_SHARE = 0.3
 """Part of outputs that a random cap may take off before it isn't advised."""
@@ -58,6 +58,6 @@ def _random(worst: GroupAdmission, cap: RandomCap | None) -> str:
         return "Not even random caps would cure it; only the admission cap does."
     loss = 1 - cap.mean_output / worst.group.figures.mean_output
     return (
-        f"What does cure it at the source: draw max_tokens at random from the last {cap.width:.1%} of each tier, which "
+        f"What cures it at the source: draw max_tokens at random from the last {cap.width:.1%} of each length, which "
         f"costs {loss:.1%} of the tokens of requests that run into it (with the admission cap there is no need to)."
     )
