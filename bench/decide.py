@@ -13,9 +13,9 @@ from evenflow_contract.worker_state import ClassLengths, WorkerLengths, WorkerSt
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.core.decide import decide
 from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.plan import CreatePod, Plan, PutService
 from evenflow_operator.core.services import PORTS
-from evenflow_operator.core.severity_cache import SeverityCache
 from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, ServiceView, Snapshot
 
 NOW = 1_800_000_000.0

@@ -24,8 +24,8 @@ from evenflow_operator.adapters.tokens import SecretTokens
 from evenflow_operator.adapters.worker_admin import HttpWorkerAdmin
 from evenflow_operator.assembly import Engine, EngineParts
 from evenflow_operator.core.decide import decide
+from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.restore import restore
-from evenflow_operator.core.severity_cache import SeverityCache
 from evenflow_operator.engine.lease import Elector, LeadershipLost
 from evenflow_operator.engine.reconcile import Core
 from evenflow_operator.engine.watchdog import CacheMismatch

@@ -11,6 +11,7 @@ from evenflow_contract.worker_state import WorkerLengths, WorkerState
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.core.decide import decide
 from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.plan import (
     CreatePod,
     DeletePod,
@@ -20,7 +21,6 @@ from evenflow_operator.core.plan import (
     PutService,
 )
 from evenflow_operator.core.restore import restore
-from evenflow_operator.core.severity_cache import SeverityCache
 from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, ServiceView, Snapshot
 from evenflow_operator.core.times import parse_time
 

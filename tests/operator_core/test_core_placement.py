@@ -7,7 +7,7 @@ from core_toy_cluster import CACHE, CHAT, CODE, ToyCluster, ready_cluster, spec_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenflow_operator.core.placement_search import (
+from evenflow_operator.core.placement.search import (
     Demand,
     Problem,
     best,
@@ -18,7 +18,7 @@ from evenflow_operator.core.placement_search import (
     is_valid,
     slot_counts,
 )
-from evenflow_operator.core.severity_cache import ClassLaw, SeverityCache
+from evenflow_operator.core.placement.severity_cache import ClassLaw, SeverityCache
 
 TWELVE = (64, 80, 100, 125, 128, 160, 200, 250, 256, 320, 400, 512)
 

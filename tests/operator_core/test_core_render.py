@@ -6,7 +6,7 @@ from core_toy_cluster import pool_of, spec_of
 
 from evenflow_contract import labels
 from evenflow_contract.worker_config import WorkerConfig
-from evenflow_operator.core.render import PodRequest, pod_name, render_pod
+from evenflow_operator.core.pods.render import PodRequest, pod_name, render_pod
 from evenflow_operator.core.revision import revision_of
 from evenflow_worker.simulated.options import parse_options
 

@@ -16,10 +16,10 @@ from evenflow_operator.api.enums import EngineType
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.decide import decide
-from evenflow_operator.core.lengths import RENEW_SECONDS
 from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.placement.lengths import RENEW_SECONDS
+from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.plan import CreatePod, PatchPod
-from evenflow_operator.core.severity_cache import SeverityCache
 from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, Snapshot
 
 _UID = "simulated"

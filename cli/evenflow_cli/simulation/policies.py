@@ -8,7 +8,7 @@ from evenflow_contract.worker_config import Admission, Policy, Victim, WorkerCon
 from evenflow_operator.api.enums import AdmissionMode, AdmissionUnit, Mode, SchedulingPolicy
 from evenflow_operator.api.enums import Victim as VictimName
 from evenflow_operator.api.spec import AdmissionControl, LLMServingPoolSpec
-from evenflow_operator.core.config import base_config, slot_config
+from evenflow_operator.core.pods.config import base_config, slot_config
 
 DEFAULT_AGING_SECONDS: Final = 30
 STATIC_CAP_WATERMARK: Final = 0.01

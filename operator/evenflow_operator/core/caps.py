@@ -15,10 +15,10 @@ from evenflow_operator.api.names import MICRO
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.aimd import AimdSample, AimdSettings, AimdState, aimd_step
 from evenflow_operator.core.decisions import SLOTS_INPUT
-from evenflow_operator.core.engine_facts import counters_of, fresh_reading, iterations, waiting_requests
 from evenflow_operator.core.memory import CapState, PoolMemory
-from evenflow_operator.core.placement_search import OK_BELOW
-from evenflow_operator.core.severity_cache import MixFigures
+from evenflow_operator.core.placement.search import OK_BELOW
+from evenflow_operator.core.placement.severity_cache import MixFigures
+from evenflow_operator.core.readings.facts import counters_of, fresh_reading, iterations, waiting_requests
 from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 from evenflow_operator.core.times import parse_time
 

@@ -8,27 +8,27 @@ from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import Mode
 from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.core.caps import CapOutcome, admission_for
-from evenflow_operator.core.config import base_config, slot_config
 from evenflow_operator.core.decisions import identity, merged, proposed, recorded, unadvised
-from evenflow_operator.core.drains import Drains, drains
-from evenflow_operator.core.lengths import observe
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.patches import patches, pushes
-from evenflow_operator.core.placement import Assignment, assign, loss_of
+from evenflow_operator.core.placement.assign import Assignment, assign, loss_of
+from evenflow_operator.core.placement.lengths import observe
+from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.plan import Command, CreatePod, Decision, PatchPod, Plan, PushConfig
-from evenflow_operator.core.rates import renewed_rates
-from evenflow_operator.core.render import PodRequest, render_pod
+from evenflow_operator.core.pods.config import base_config, slot_config
+from evenflow_operator.core.pods.patches import patches, pushes
+from evenflow_operator.core.pods.render import PodRequest, render_pod
+from evenflow_operator.core.readings.rates import renewed_rates
 from evenflow_operator.core.requeue import requeue_after
 from evenflow_operator.core.services import services
-from evenflow_operator.core.severity_cache import SeverityCache
-from evenflow_operator.core.slots import Refill, attempt_of, create_command, refill
+from evenflow_operator.core.slots.drains import Drains, drains
+from evenflow_operator.core.slots.refill import Refill, attempt_of, create_command, refill
+from evenflow_operator.core.slots.stalls import renewed_progress
+from evenflow_operator.core.slots.survey import Situation, survey
 from evenflow_operator.core.snapshot import Snapshot
-from evenflow_operator.core.stalls import renewed_progress
-from evenflow_operator.core.status import invalid_status, pool_status
-from evenflow_operator.core.status_grace import carried_over
-from evenflow_operator.core.status_throttle import next_write, throttled
-from evenflow_operator.core.survey import Situation, survey
+from evenflow_operator.core.status.grace import carried_over
+from evenflow_operator.core.status.pool import invalid_status, pool_status
+from evenflow_operator.core.status.throttle import next_write, throttled
 
 DEFAULT_IMAGE = "evenflow:latest"
 """Where the operator was not told which image carries its worker and simulated engine."""

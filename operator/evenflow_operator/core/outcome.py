@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from evenflow_operator.core.caps import CapOutcome
-from evenflow_operator.core.drains import Drains
-from evenflow_operator.core.placement import Assignment
+from evenflow_operator.core.placement.assign import Assignment
 from evenflow_operator.core.plan import Command, Decision
 from evenflow_operator.core.services import ServicePlan
-from evenflow_operator.core.slots import Refill
+from evenflow_operator.core.slots.drains import Drains
+from evenflow_operator.core.slots.refill import Refill
 
 
 @dataclass(frozen=True, slots=True)

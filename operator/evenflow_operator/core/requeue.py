@@ -1,7 +1,7 @@
 """When a pool must be looked at again although nothing changes: back-off, drains, samples that grow old."""
 
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.slots.survey import Situation
 
 DRAIN_POLL_SECONDS = 1.0
 SHORTEST_SECONDS = 0.2

@@ -12,8 +12,8 @@ from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.plan import Command, Decision, DeleteService, PutService
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import ServiceView
-from evenflow_operator.core.survey import Situation
 
 PORTS = ((ENGINE_PORT_NAME, ENGINE_PORT),)
 

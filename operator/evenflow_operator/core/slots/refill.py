@@ -8,8 +8,8 @@ from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.memory import SlotBackoff
 from evenflow_operator.core.plan import CreatePod, DeletePod
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.survey import Situation
 
 FIRST_BACKOFF_SECONDS = 10.0
 LONGEST_BACKOFF_SECONDS = 300.0

@@ -9,9 +9,9 @@ from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.api.enums import EngineType
 from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.api.spec import LLMServingPoolSpec
-from evenflow_operator.core import render_volumes as volumes
-from evenflow_operator.core.merge import merge_pod_template
-from evenflow_operator.core.render_engine import engine_container, init_containers
+from evenflow_operator.core.pods import volumes as volumes
+from evenflow_operator.core.pods.engine import engine_container, init_containers
+from evenflow_operator.core.pods.merge import merge_pod_template
 from evenflow_operator.core.revision import TEMPLATE_VERSION
 
 GRACE_BEYOND_DRAIN_SECONDS: Final = 30

@@ -8,14 +8,14 @@ from evenflow_operator.api.conditions import (
     RebalanceBlockedReason,
 )
 from evenflow_operator.core.caps import ACT_ABOVE
-from evenflow_operator.core.engine_facts import usable_kv_tokens
-from evenflow_operator.core.figures import two_digits
-from evenflow_operator.core.lengths import known_enough
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.placement_search import OK_BELOW
-from evenflow_operator.core.survey import Situation
-from evenflow_operator.core.verdict import Verdict, false, true, unknown
+from evenflow_operator.core.placement.lengths import known_enough
+from evenflow_operator.core.placement.search import OK_BELOW
+from evenflow_operator.core.readings.facts import usable_kv_tokens
+from evenflow_operator.core.slots.survey import Situation
+from evenflow_operator.core.status.figures import two_digits
+from evenflow_operator.core.status.verdict import Verdict, false, true, unknown
 
 DRIFT_SHARE = 0.3
 """Observed means that differ by more than this part of the declared ones are reported."""

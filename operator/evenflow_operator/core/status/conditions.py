@@ -5,14 +5,14 @@ from typing import Any
 
 from evenflow_operator.api import conditions as reasons
 from evenflow_operator.api.conditions import ConditionType
-from evenflow_operator.core import conditions_engines as engines
-from evenflow_operator.core import conditions_lengths as lengths
-from evenflow_operator.core import conditions_slots as slots
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.slots.survey import Situation
+from evenflow_operator.core.status import conditions_engines as engines
+from evenflow_operator.core.status import conditions_lengths as lengths
+from evenflow_operator.core.status import conditions_slots as slots
+from evenflow_operator.core.status.verdict import Verdict, false, true
 from evenflow_operator.core.times import rfc3339
-from evenflow_operator.core.verdict import Verdict, false, true
 
 MAX_MESSAGE = 4096
 

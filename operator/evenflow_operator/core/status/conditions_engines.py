@@ -10,13 +10,13 @@ from evenflow_operator.api.conditions import (
 )
 from evenflow_operator.api.enums import AdmissionMode
 from evenflow_operator.core.caps import RAISE_SECONDS
-from evenflow_operator.core.engine_facts import applied_generation, finite
 from evenflow_operator.core.memory import PoolMemory, Rates
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.rates import per_thousand
+from evenflow_operator.core.readings.facts import applied_generation, finite
+from evenflow_operator.core.readings.rates import per_thousand
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView, Reading
-from evenflow_operator.core.survey import Situation
-from evenflow_operator.core.verdict import Verdict, false, slot_list, true, unknown
+from evenflow_operator.core.status.verdict import Verdict, false, slot_list, true, unknown
 
 FEW_PER_THOUSAND = 5
 GRACE_INTERVALS = 3

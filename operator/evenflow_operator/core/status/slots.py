@@ -3,14 +3,14 @@
 from typing import Any
 
 from evenflow_operator.api.enums import SlotPhase
-from evenflow_operator.core import figures as shown
-from evenflow_operator.core.drains import CRASHED
-from evenflow_operator.core.engine_facts import applied_generation, fresh_reading, usable_kv_tokens
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.rates import per_thousand
+from evenflow_operator.core.readings.facts import applied_generation, fresh_reading, usable_kv_tokens
+from evenflow_operator.core.readings.rates import per_thousand
+from evenflow_operator.core.slots.drains import CRASHED
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.status import figures as shown
 from evenflow_operator.core.times import rfc3339
 
 MAX_MESSAGE = 1024

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from evenflow_operator.core.engine_facts import iterations, waiting_requests
 from evenflow_operator.core.memory import Progress
+from evenflow_operator.core.readings.facts import iterations, waiting_requests
 from evenflow_operator.core.snapshot import PodView, Snapshot
 
 STALL_SAMPLES = 3

@@ -6,7 +6,7 @@ from evenflow_contract import environment as contract
 from evenflow_contract.labels import ENGINE_CONTAINER
 from evenflow_operator.api.enums import EngineType
 from evenflow_operator.api.spec import LLMServingPoolSpec
-from evenflow_operator.core import render_volumes as volumes
+from evenflow_operator.core.pods import volumes as volumes
 
 POD_IP: Final = "POD_IP"
 POD_ADDRESS: Final = f"$({POD_IP})"

@@ -12,7 +12,7 @@ from evenflow_contract.worker_state import ClassLengths
 from evenflow_model.lengths import MAX_TOKENS
 from evenflow_operator.api.spec import LLMServingPoolSpec, TrafficClass
 from evenflow_operator.core.memory import ObservedClass, PoolMemory
-from evenflow_operator.core.severity_cache import ClassLaw
+from evenflow_operator.core.placement.severity_cache import ClassLaw
 from evenflow_operator.core.snapshot import Snapshot
 
 ENOUGH_REQUESTS = 500

@@ -7,17 +7,17 @@ from typing import Any
 from evenflow_contract import labels
 from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_operator.api.conditions import ConditionType, ReadyReason, SpecValidReason
-from evenflow_operator.core import figures as shown
-from evenflow_operator.core.conditions import condition, judged
-from evenflow_operator.core.conditions_engines import pool_evictions_per_thousand
-from evenflow_operator.core.engine_facts import counters_of, finite, fresh_reading
-from evenflow_operator.core.lengths import class_shares
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
+from evenflow_operator.core.placement.lengths import class_shares
+from evenflow_operator.core.readings.facts import counters_of, finite, fresh_reading
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView, Snapshot
-from evenflow_operator.core.status_slots import slot_statuses
-from evenflow_operator.core.survey import Situation
-from evenflow_operator.core.verdict import Verdict, false
+from evenflow_operator.core.status import figures as shown
+from evenflow_operator.core.status.conditions import condition, judged
+from evenflow_operator.core.status.conditions_engines import pool_evictions_per_thousand
+from evenflow_operator.core.status.slots import slot_statuses
+from evenflow_operator.core.status.verdict import Verdict, false
 
 
 def pool_status(situation: Situation, outcome: Outcome, memory: PoolMemory) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.rates import WINDOW_SECONDS
+from evenflow_operator.core.readings.rates import WINDOW_SECONDS
 
 MEASURED_OF_SLOT = (
     "usableKvTokens",

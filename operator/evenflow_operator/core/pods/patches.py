@@ -11,15 +11,15 @@ from evenflow_contract import labels
 from evenflow_contract.worker_config import Admission, WorkerConfig
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import AdmissionMode, DecisionType
-from evenflow_operator.core.config import base_config, config_decisions, next_config, slot_config
 from evenflow_operator.core.decisions import decision
-from evenflow_operator.core.drains import Drains
-from evenflow_operator.core.engine_facts import applied_generation
-from evenflow_operator.core.placement import Assignment
-from evenflow_operator.core.placement_search import slot_counts
+from evenflow_operator.core.placement.assign import Assignment
+from evenflow_operator.core.placement.search import slot_counts
 from evenflow_operator.core.plan import Decision, PatchPod, PushConfig
+from evenflow_operator.core.pods.config import base_config, config_decisions, next_config, slot_config
+from evenflow_operator.core.readings.facts import applied_generation
+from evenflow_operator.core.slots.drains import Drains
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.survey import Situation
 from evenflow_operator.core.times import rfc3339
 
 PUSH_SECONDS = 15.0

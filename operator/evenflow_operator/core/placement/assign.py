@@ -12,10 +12,9 @@ from evenflow_model.lengths import LONGEST_SPREAD, MAX_TOKENS
 from evenflow_operator.api.conditions import DecisionReason, RebalanceBlockedReason
 from evenflow_operator.api.enums import DecisionType, PlacementStrategy
 from evenflow_operator.core.decisions import SLOTS_INPUT, decision
-from evenflow_operator.core.engine_facts import block_size, usable_kv_tokens
-from evenflow_operator.core.lengths import class_shares, law_of, observed_law
 from evenflow_operator.core.memory import ObservedClass
-from evenflow_operator.core.placement_search import (
+from evenflow_operator.core.placement.lengths import class_shares, law_of, observed_law
+from evenflow_operator.core.placement.search import (
     OK_BELOW,
     Demand,
     Placement,
@@ -27,9 +26,10 @@ from evenflow_operator.core.placement_search import (
     score,
     slot_counts,
 )
+from evenflow_operator.core.placement.severity_cache import MixFigures, SeverityCache
 from evenflow_operator.core.plan import Decision
-from evenflow_operator.core.severity_cache import MixFigures, SeverityCache
-from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.readings.facts import block_size, usable_kv_tokens
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.times import parse_time
 
 SYNCHRONISED_ABOVE = 0.01

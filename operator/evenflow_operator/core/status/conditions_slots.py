@@ -2,13 +2,13 @@
 
 from evenflow_operator.api.conditions import DegradedReason, ProgressingReason, ReadyReason, ScalingLimitedReason
 from evenflow_operator.api.enums import Mode
-from evenflow_operator.core.drains import CRASHED
-from evenflow_operator.core.engine_facts import applied_generation
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.survey import Situation
+from evenflow_operator.core.readings.facts import applied_generation
+from evenflow_operator.core.slots.drains import CRASHED
+from evenflow_operator.core.slots.survey import Situation
+from evenflow_operator.core.status.verdict import Verdict, false, slot_list, true
 from evenflow_operator.core.times import parse_time
-from evenflow_operator.core.verdict import Verdict, false, slot_list, true
 
 CONFIG_LATE_SECONDS = 60.0
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.decisions import decision
-from evenflow_operator.core.engine_facts import in_flight
 from evenflow_operator.core.plan import Decision, DeletePod
+from evenflow_operator.core.readings.facts import in_flight
+from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.survey import Situation
 
 SETTLE_SECONDS = 3.0
 """Endpoint changes take up to 2 s to reach every client: an engine that looks idle earlier may still get a request."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from evenflow_operator.core.conditions import transitions
 from evenflow_operator.core.memory import PoolMemory
+from evenflow_operator.core.status.conditions import transitions
 
 MEASURED_SECONDS = 60.0
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from evenflow_operator.core.engine_facts import counters_of, finite
 from evenflow_operator.core.memory import Rates
+from evenflow_operator.core.readings.facts import counters_of, finite
 from evenflow_operator.core.snapshot import PodView, Snapshot
 
 WINDOW_SECONDS = 60.0

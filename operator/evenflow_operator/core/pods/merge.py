@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenflow_contract.labels import CLASS_PREFIX, PREFIX
-from evenflow_operator.core.render_volumes import CONFIG_VOLUME
+from evenflow_operator.core.pods.volumes import CONFIG_VOLUME
 
 MERGE_KEYS: Mapping[str, tuple[str, ...]] = {
     "containers": ("name",),

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evenflow_operator.core.severity_cache import ClassLaw, MixFigures, MixKey, SeverityCache
+from evenflow_operator.core.placement.severity_cache import ClassLaw, MixFigures, MixKey, SeverityCache
 
 Placement = Mapping[int, frozenset[str]]
 

@@ -1,0 +1,1 @@
+"""Which traffic classes each slot serves, from lengths and severity."""

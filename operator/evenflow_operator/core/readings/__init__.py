@@ -1,0 +1,1 @@
+"""What the engines report, as facts of this moment and rates over the last minute."""
