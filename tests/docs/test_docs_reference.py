@@ -70,7 +70,7 @@ def test_decisions_that_nothing_makes_are_marked_as_reserved(kind: type[StrEnum]
     code = "\n".join(
         path.read_text()
         for area in ("core", "engine")
-        for path in (ROOT / "operator/evenflow_operator" / area).glob("*.py")
+        for path in (ROOT / "operator/evenflow_operator" / area).rglob("*.py")
     )
     unmade = {member.value for member in kind if not re.search(rf"\b{kind.__name__}\.{member.name}\b", code)}
     reserved = {value for value, text in generate.meanings(kind).items() if text.startswith("Reserved")}

@@ -31,7 +31,7 @@ def test_tiers_need_a_cap_and_no_trim_cures_them() -> None:
     assert document["placement"]["severity"] == pytest.approx(0.546, abs=0.001)
     assert (slots["capMultiple"], slots["watermarkPercent"]) == (1, 1)
     assert slots["evictionFreeWatermarkPercent"] == pytest.approx(18.0, abs=0.1)
-    # theory D.2: one token makes the gcd 1 and changes nothing; a random cap of 16.2 % ends the rhythm.
+    # docs/theory.md §5: one token makes the gcd 1 and changes nothing; a random cap of 16.2 % ends the rhythm.
     assert trims["joint"]["tokens"] == 1
     assert trims["joint"]["severity"] == pytest.approx(0.545, abs=0.001)
     assert trims["pairwise"]["tokens"] == 2
@@ -47,7 +47,7 @@ def test_measures_go_from_nothing_to_the_cap() -> None:
     measures = {one["name"]: one for one in slots["measures"]}
     evictions = [one["evictionsPerCompletion"] for one in slots["measures"]]
     assert evictions == sorted(evictions, reverse=True)
-    # theory D.1: 18 % ends the waves at 91.7 % of x*, the cap at x* does so with 1 %.
+    # docs/theory.md §5: 18 % ends the waves at 91.7 % of x*, the cap at x* does so with 1 %.
     assert measures["watermark 18.1%"]["evictionsPerCompletion"] == 0
     assert measures["watermark 18.1%"]["throughputRatio"] == pytest.approx(0.917, abs=0.001)
     assert measures["cap 1.0 x*, watermark 1%"]["throughputRatio"] == 1
@@ -174,7 +174,7 @@ def test_more_replicas_than_a_pool_may_have(tmp_path: Path) -> None:
     ("engine", "spec", "tokens", "source", "act"),
     [
         ({"kvCacheTokens": 50_007}, {}, 50_000, "spec.engine.kvCacheTokens", False),
-        # evaluation.md §3: 435-450k on one A100-80GB, 1.38-1.43M for 70B on eight.
+        # Expected on A100-80GB: 435-450k for 8B on one GPU, 1.38-1.43M for 70B on eight.
         ({}, {}, 444_992, "the dimensions of", False),
         (
             {},
