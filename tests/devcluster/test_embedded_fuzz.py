@@ -15,9 +15,9 @@ from evenflow_devcluster.embedded.http.bodies import checked_body
 from evenflow_devcluster.embedded.http.tables import table
 from evenflow_devcluster.embedded.jsonvalues import encoded, utc_now
 from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import options_from
 from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
-from evenflow_devcluster.embedded.operations.writes import Caller
 from evenflow_devcluster.embedded.patching.media_types import APPLY, JSON_PATCH, MERGE, STRATEGIC
 from evenflow_devcluster.embedded.schema.validation import validate
 from evenflow_devcluster.embedded.store.memory import Store

@@ -10,8 +10,8 @@ import pytest
 from evenflow_devcluster.embedded.errors import StatusError
 from evenflow_devcluster.embedded.kinds.services import AddressPool
 from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions
-from evenflow_devcluster.embedded.operations.writes import Caller
 from evenflow_devcluster.embedded.patching.media_types import MERGE
 from evenflow_devcluster.embedded.store.memory import Store
 

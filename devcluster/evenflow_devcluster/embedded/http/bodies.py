@@ -8,7 +8,7 @@ import yaml
 from evenflow_devcluster.embedded.errors import bad_request, unsupported_media_type
 from evenflow_devcluster.embedded.http.protobuf import MEDIA_TYPE, read_protobuf
 from evenflow_devcluster.embedded.jsonvalues import Object
-from evenflow_devcluster.embedded.operations.writes import Validation
+from evenflow_devcluster.embedded.operations.caller import Validation
 from evenflow_devcluster.embedded.patching.media_types import accepted
 from evenflow_devcluster.embedded.schema.pruning import drop_nulls
 from evenflow_devcluster.embedded.schema.structural import builtin

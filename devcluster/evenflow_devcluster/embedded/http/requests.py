@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from evenflow_devcluster.embedded.errors import StatusError, bad_request, no_such_path, unsupported
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import ABSENT_CORE, ABSENT_GROUPS, ABSENT_SUBRESOURCES, Resource
-from evenflow_devcluster.embedded.operations.writes import Caller, Validation
+from evenflow_devcluster.embedded.operations.caller import Caller, Validation
 from evenflow_devcluster.embedded.syntax.selectors import Predicate, both, parse_field_selector, parse_label_selector
 
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}

@@ -39,10 +39,10 @@ from evenflow_devcluster.embedded.http.shapes import Shape, shape_of, shown, sho
 from evenflow_devcluster.embedded.http.streams import WatchStream, options_of
 from evenflow_devcluster.embedded.jsonvalues import Object, encoded
 from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions, options_from
 from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
 from evenflow_devcluster.embedded.operations.scale import patch_scale, put_scale, scale_of
-from evenflow_devcluster.embedded.operations.writes import Caller
 from evenflow_devcluster.embedded.patching.media_types import APPLY, accepted
 from evenflow_devcluster.embedded.store.memory import Record, key_of
 

@@ -11,9 +11,10 @@ from evenflow_devcluster.embedded.kinds.definitions import CRDS, defined_resourc
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import CelTwin, Resource
 from evenflow_devcluster.embedded.kinds.services import AddressPool, allocate, release
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions, Deleter
 from evenflow_devcluster.embedded.operations.lifecycle import Lifecycle
-from evenflow_devcluster.embedded.operations.writes import Caller, Writer
+from evenflow_devcluster.embedded.operations.writes import Writer
 from evenflow_devcluster.embedded.patching.json_patches import json_patch, merge_patch
 from evenflow_devcluster.embedded.patching.media_types import APPLY, JSON_PATCH, MERGE, STRATEGIC, accepted
 from evenflow_devcluster.embedded.patching.strategic import strategic_merge

@@ -9,8 +9,9 @@ from evenflow_devcluster.embedded.errors import StatusError
 from evenflow_devcluster.embedded.jsonvalues import Clock, timestamp
 from evenflow_devcluster.embedded.kinds.definitions import CRDS
 from evenflow_devcluster.embedded.kinds.registry import Registry
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import Deleter
-from evenflow_devcluster.embedded.operations.writes import Caller, Writer
+from evenflow_devcluster.embedded.operations.writes import Writer
 from evenflow_devcluster.embedded.store.memory import Store, key_of
 
 SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")

@@ -7,10 +7,10 @@ from evenflow_devcluster.embedded.errors import no_such_path
 from evenflow_devcluster.embedded.jsonvalues import Object, copied
 from evenflow_devcluster.embedded.kinds.resources import Resource
 from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import DeleteOptions
 from evenflow_devcluster.embedded.operations.pod_actions import bind, evict
 from evenflow_devcluster.embedded.operations.scale import patch_scale
-from evenflow_devcluster.embedded.operations.writes import Caller
 from evenflow_devcluster.embedded.patching.media_types import MERGE
 
 

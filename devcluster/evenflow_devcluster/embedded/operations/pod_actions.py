@@ -10,8 +10,8 @@ from evenflow_devcluster.embedded.kinds.budgets import BUDGETS, DISRUPTION_TIMEO
 from evenflow_devcluster.embedded.kinds.pods import is_ready
 from evenflow_devcluster.embedded.kinds.resources import Resource
 from evenflow_devcluster.embedded.operations.api import Api
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.deletion import options_from
-from evenflow_devcluster.embedded.operations.writes import Caller
 from evenflow_devcluster.embedded.store.memory import Key
 from evenflow_devcluster.embedded.syntax.selectors import labels_match, requirements_of
 

@@ -7,7 +7,7 @@ from evenflow_devcluster.embedded.errors import FieldError, StatusError, invalid
 from evenflow_devcluster.embedded.jsonvalues import Object, copied, dig
 from evenflow_devcluster.embedded.kinds.resources import Resource, Scale
 from evenflow_devcluster.embedded.operations.api import Api
-from evenflow_devcluster.embedded.operations.writes import Caller
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.patching.media_types import APPLY
 from evenflow_devcluster.embedded.store.memory import Key
 

@@ -3,8 +3,6 @@
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 from evenflow_devcluster.embedded.errors import (
     FieldError,
@@ -19,6 +17,7 @@ from evenflow_devcluster.embedded.errors import (
 from evenflow_devcluster.embedded.jsonvalues import Clock, Object, copied, timestamp
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import Resource
+from evenflow_devcluster.embedded.operations.caller import Caller, ignore
 from evenflow_devcluster.embedded.operations.changes import (
     finalizer_errors,
     releasable,
@@ -27,6 +26,7 @@ from evenflow_devcluster.embedded.operations.changes import (
     specified,
     unwritten,
 )
+from evenflow_devcluster.embedded.operations.decoding import checked_envelope, clean
 from evenflow_devcluster.embedded.patching import ownership
 from evenflow_devcluster.embedded.patching.apply import apply
 from evenflow_devcluster.embedded.patching.fieldsets import field_values
@@ -36,26 +36,10 @@ from evenflow_devcluster.embedded.schema.validation import MAX_ERRORS, validate
 from evenflow_devcluster.embedded.store.memory import Key, Store, key_of
 from evenflow_devcluster.embedded.syntax.naming import generated_name, metadata_errors, name_errors
 
-Validation = Literal["Strict", "Warn", "Ignore"]
 _SYSTEM_METADATA = (
     "uid", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds", "name", "namespace",
 )  # fmt: skip
 _UPDATE_NEEDS_VERSION = frozenset({"leases.coordination.k8s.io", "customresourcedefinitions.apiextensions.k8s.io"})
-
-
-def _ignore(_: str) -> None:
-    return None
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who writes, and how strictly. `warn` is told what the answer's Warning headers should say."""
-
-    manager: str
-    dry_run: bool = False
-    validation: Validation = "Warn"
-    force: bool = False
-    warn: Callable[[str], None] = _ignore
 
 
 class Writer:
@@ -83,12 +67,12 @@ class Writer:
     ) -> Object:
         """A new object, complete and valid but not stored yet."""
         obj = {"apiVersion": "", "kind": "", **copied(body)}
-        metadata = self._envelope(resource, obj, namespace, None)
+        metadata = checked_envelope(resource, obj, namespace, None)
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         self._name(resource, metadata, namespace)
         self._namespace_open(resource, namespace, metadata["name"])
-        self._clean(resource, obj, caller)
+        clean(resource, obj, caller)
         strategy = self._registry.strategy(resource)
         strategy.prepare_create(obj)
         strategy.default(obj)
@@ -120,37 +104,6 @@ class Writer:
             raise already_exists(resource.qualified, key[1])
         return obj if caller.dry_run else self._store.put(resource.qualified, key, obj).object
 
-    def _envelope(self, resource: Resource, obj: Object, namespace: str, name: str | None) -> Object:
-        """Check apiVersion, kind, name and namespace against the request; returns the metadata."""
-        for field, expected in (("apiVersion", resource.api_version), ("kind", resource.kind)):
-            given = obj.get(field)
-            if not given and resource.custom:
-                raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the request's body")
-            if given and given != expected:
-                if field == "kind":
-                    raise bad_request(f"{given} in version {obj.get('apiVersion')!r} cannot be handled as a {expected}")
-                message = f"the API version in the data ({given}) does not match the expected API version ({expected})"
-                raise bad_request(message)
-        obj["apiVersion"], obj["kind"] = resource.api_version, resource.kind
-        metadata = obj.setdefault("metadata", {})
-        if not isinstance(metadata, dict):
-            raise bad_request("metadata must be an object")
-        if resource.namespaced:
-            if metadata.setdefault("namespace", namespace) != namespace:
-                raise bad_request(
-                    f"the namespace of the provided object does not match the namespace sent on the request "
-                    f"({metadata['namespace']} != {namespace})"
-                )
-        else:
-            metadata.pop("namespace", None)
-        if not isinstance(metadata.get("name", ""), str):
-            raise bad_request(f"metadata.name must be a string, not {metadata['name']!r}")
-        if name is not None and metadata.setdefault("name", name) != name:
-            raise bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL ({name})"
-            )
-        return metadata
-
     def _name(self, resource: Resource, metadata: Object, namespace: str) -> None:
         if metadata.get("name"):
             return
@@ -178,22 +131,6 @@ class Writer:
             }
             raise forbidden(resource.qualified, name, why, [cause])
 
-    def _clean(self, resource: Resource, obj: Object, caller: Caller) -> None:
-        """What decoding does on the real server: nulls of built-in types and unknown fields go, wrong types are 400."""
-        drop_nulls(obj if not resource.custom else obj["metadata"])
-        unknown: list[str] = []
-        prune(obj, resource.schema, unknown.append)
-        if unknown and caller.validation != "Ignore":
-            texts = [f'unknown field "{path}"' for path in unknown[:MAX_ERRORS]]
-            if caller.validation == "Strict":
-                raise bad_request("strict decoding error: " + ", ".join(texts))
-            for text in texts:
-                caller.warn(text)
-        mistyped = [error for error in validate(obj, resource.decoding) if error.kind == "TypeInvalid"]
-        if mistyped:
-            message = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-            raise bad_request(f"{message}: {mistyped[0]}")
-
     def _errors(self, resource: Resource, obj: Object) -> list[FieldError]:
         return validate(obj, resource.schema) or list(metadata_errors(obj["metadata"]))
 
@@ -217,13 +154,13 @@ class Writer:
         live = self.live(resource, key)
         shown = {**live, "apiVersion": resource.api_version}
         new = copied(build(shown))
-        metadata = self._envelope(resource, new, key[0], key[1])
+        metadata = checked_envelope(resource, new, key[0], key[1])
         needs_version = replace and (resource.custom or resource.qualified in _UPDATE_NEEDS_VERSION)
         if needs_version and not metadata.get("resourceVersion"):
             error = FieldError("metadata.resourceVersion", "must be specified for an update", value=0)
             raise invalid(resource.kind, resource.group, key[1], [error])
         given = metadata.get("managedFields")
-        self._clean(resource, new, caller)
+        clean(resource, new, caller)
         metadata = self._checked(resource, live, new)
         if given is not None and given != live["metadata"].get("managedFields"):
             managed = ownership.read(given)
@@ -243,11 +180,11 @@ class Writer:
         """Server-side apply onto a live object; 409 names the managers in conflict."""
         live = self.live(resource, key)
         wanted = copied(config)
-        given = self._envelope(resource, wanted, key[0], key[1])
+        given = checked_envelope(resource, wanted, key[0], key[1])
         if given.get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         drop_nulls(wanted)
-        self._clean(resource, wanted, caller)
+        clean(resource, wanted, caller)
         managed = ownership.read(live["metadata"].get("managedFields"))
         new, owned = apply(
             {**live, "apiVersion": resource.api_version},
@@ -271,7 +208,7 @@ class Writer:
         if (wanted.get("metadata") or {}).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         obj = self.prepare(resource, namespace, wanted, caller, owner=owner)
-        prune(wanted, resource.schema, _ignore)
+        prune(wanted, resource.schema, ignore)
         paths = frozenset(field_values(wanted, resource.schema, skip=unwritten(resource, wanted, "")))
         held = {owner: ownership.Ownership(paths, resource.api_version, self.now())}
         obj["metadata"]["managedFields"] = ownership.write(held)

@@ -1,4 +1,4 @@
-"""One watch: which changes it sees, in what order, and when it ends. The HTTP side lives in `streams.py`."""
+"""One watch: which changes it sees, in what order, and when it ends. `http.streams` sends it."""
 
 import asyncio
 from collections import deque
