@@ -1,8 +1,12 @@
 """Nothing is lost and nothing is doubled when parts die, specs are bad, or pools come and go under load."""
 
 import asyncio
+import contextlib
+import os
 import random
+import signal
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -106,6 +110,42 @@ async def test_an_engine_killed_under_load_is_replaced_and_no_request_is_lost(st
     pods = await stack.pods(namespace)
     assert slots(pods) == {"0": 1, "1": 1}
     assert victim["metadata"]["uid"] not in uids(pods)
+
+
+def engine_process(address: str) -> int:
+    """Process id of the engine that listens on a pod's address."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
+                if b"evenflow_worker.simulated" in command and address.encode() in command:
+                    return int(name)
+    raise AssertionError(f"no engine process on {address}")
+
+
+async def test_an_engine_process_killed_under_load_comes_back_in_its_pod(stack: Stack) -> None:
+    namespace = await stack.namespace()
+    await stack.start_operator()
+    await stack.create(pool(namespace, "tiny"))
+    await stack.wait_serving(namespace, "tiny")
+    before = await stack.pods(namespace)
+    sending = asyncio.create_task(send(stack, namespace, "tiny", load(120, 120.0)))
+    address = before[0]["status"]["podIP"]
+
+    async def busy() -> str | None:
+        state = await engine_state(address)
+        return None if state is not None and state.running > 0 else "the engine has nothing to lose yet"
+
+    await stack.until(busy)
+    os.kill(engine_process(address), signal.SIGKILL)
+    result = await sending
+    assert (result.completed, result.failed) == (120, 0)
+    assert result.retried > 0
+    await stack.wait_serving(namespace, "tiny")
+    after = await stack.pods(namespace)
+    assert uids(after) == uids(before)
+    restarts = {pod["metadata"]["name"]: pod["status"]["containerStatuses"][0]["restartCount"] for pod in after}
+    assert restarts[before[0]["metadata"]["name"]] == 1
 
 
 async def test_a_pool_deleted_and_made_again_under_load(stack: Stack) -> None:
