@@ -166,7 +166,9 @@ def test_every_json_key_is_documented_and_no_other(tmp_path: Path) -> None:
     assert outputs[0]["placement"]["unplaced"] == ["t125"]
     assert advice(outputs[0], "placement")[0]
     found = {key for output in outputs for key in _keys(output)}
-    assert found == documented
+    assert found - documented == set()
+    # No mix of these is beyond every random cap, so that null never stands there.
+    assert documented - found == {"trims[].randomCap"}
 
 
 def test_classes_of_a_pool_are_named_in_its_order() -> None:

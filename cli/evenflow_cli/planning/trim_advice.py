@@ -54,9 +54,9 @@ def _outputs(trims: Trims, effect: TrimEffect) -> str:
 
 
 def _random(worst: GroupAdmission, cap: RandomCap | None) -> str:
-    if cap is None or cap.width > 1 - WORTH_SHARE:
-        return "Not even random caps would cure it; only the admission cap does."
-    loss = 1 - cap.mean_output / worst.group.figures.mean_output
+    loss = 1.0 if cap is None else 1 - cap.mean_output / worst.group.figures.mean_output
+    if cap is None or loss > WORTH_SHARE:
+        return "A random cap would have to take off too much; only the admission cap helps."
     return (
         f"What cures it at the source: draw max_tokens at random from the last {cap.width:.1%} of each length, which "
         f"costs {loss:.1%} of the tokens of requests that run into it (with the admission cap there is no need to)."
