@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from vllm_server import VllmServer, make_weights, until
+from vllm_server import VllmServer, make_adapter, make_weights, until
 
 from evenflow_contract.worker_config import Admission, WorkerConfig
 
@@ -43,7 +43,10 @@ def worker(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(weights: Path, worker: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    server = VllmServer(weights, worker, tmp_path_factory.mktemp("server") / "vllm.log")
+    adapters = [f"adapter-{number}={make_adapter(weights / f'adapter-{number}')}" for number in (1, 2, 3)]
+    lora = ("--enable-lora", "--max-loras", "1", "--max-cpu-loras", "3", "--max-lora-rank", "8")
+    log = tmp_path_factory.mktemp("server") / "vllm.log"
+    server = VllmServer(weights, worker, log, *lora, "--lora-modules", *adapters)
     server.config.write_text(CONFIG.to_json())
     server.start()
     try:
@@ -201,8 +204,37 @@ async def test_kinds_of_requests_that_take_other_ways(server: VllmServer) -> Non
             body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 8, "ignore_eos": True, **fields}
             async with session.post(f"{server.url}/v1/completions", json=body) as answer:
                 assert answer.status == 200, await answer.text()
+        plain = {"model": "tiny", "prompt": "w8 w9", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
+        async with session.post(f"{server.url}/v1/completions", json=plain) as answer:
+            words = (await answer.json())["choices"][0]["text"].split()
+        async with session.post(f"{server.url}/v1/completions", json={**plain, "stop": words[3:4]}) as answer:
+            assert (await answer.json())["choices"][0]["finish_reason"] == "stop"
     await idle(server)
-    assert await figure(server, "evenflow_completed_requests_total") == before + 3 + 1 + 1 + 1 + 2
+    assert await figure(server, "evenflow_completed_requests_total") == before + 3 + 1 + 1 + 1 + 2 + 2
+    await nothing_failed(server)
+
+
+async def test_adapters_take_turns(server: VllmServer) -> None:
+    """One adapter at a time, three in demand: everybody is served."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        names = [f"adapter-{1 + number % 3}" for number in range(45)] + ["tiny"] * 10
+        await asyncio.gather(*(server.complete(session, 10, model=name) for name in names))
+    await idle(server)
+    await nothing_failed(server)
+
+
+async def test_paused_while_loaded_nothing_is_lost(server: VllmServer) -> None:
+    before = await figure(server, "evenflow_completed_requests_total")
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        load = [asyncio.create_task(server.complete(session, 60)) for _ in range(100)]
+        await until(lambda: _waiting(server), "some requests wait")
+        async with session.post(f"{server.url}/pause", params={"mode": "keep"}) as answer:
+            assert answer.status == 200, await answer.text()
+        async with session.post(f"{server.url}/resume") as answer:
+            assert answer.status == 200, await answer.text()
+        await asyncio.gather(*load)
+    await idle(server)
+    assert await figure(server, "evenflow_completed_requests_total") == before + 100
     await nothing_failed(server)
 
 
@@ -233,6 +265,28 @@ def test_killed_and_restarted_it_has_its_file_again(server: VllmServer) -> None:
 
     asyncio.run(check())
     server.stop()
+
+
+def test_a_server_that_embeds(weights: Path, worker: Path, tmp_path: Path) -> None:
+    server = VllmServer(weights, worker, tmp_path / "vllm.log", "--runner", "pooling", "--convert", "embed")
+    server.config.write_text(CONFIG.to_json())
+
+    async def check() -> None:
+        await server.ready()
+        async with aiohttp.ClientSession() as session:
+            body = {"model": "tiny", "input": ["w3 w4", "w5 w6 w7"]}
+            async with session.post(f"{server.url}/v1/embeddings", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                assert len((await answer.json())["data"]) == 2
+        await idle(server)
+        assert await figure(server, "evenflow_admitted_requests_total", kind="new") == 2
+        await nothing_failed(server)
+
+    server.start()
+    try:
+        asyncio.run(check())
+    finally:
+        server.stop()
 
 
 def test_two_engines_each_with_its_port(weights: Path, worker: Path, tmp_path: Path) -> None:

@@ -31,6 +31,23 @@ def make_weights(path: Path, *, max_model_len: int = 1024) -> Path:
     return path
 
 
+def make_adapter(path: Path) -> Path:
+    """A LoRA adapter for the tiny model: rank 8 on the query projections, small random numbers."""
+    import torch
+    from safetensors.torch import save_file
+
+    path.mkdir(parents=True)
+    config = {"peft_type": "LORA", "r": 8, "lora_alpha": 8, "target_modules": ["q_proj"], "bias": "none"}
+    (path / "adapter_config.json").write_text(json.dumps({**config, "task_type": "CAUSAL_LM"}))
+    weights = {}
+    for layer in range(2):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(8, 64) * 0.01
+        weights[f"{name}.lora_B.weight"] = torch.randn(64, 8) * 0.01
+    save_file(weights, path / "adapter_model.safetensors")
+    return path
+
+
 def free_ports(count: int) -> int:
     """The first of `count` ports in a row that nobody listens on now."""
     for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
@@ -66,6 +83,8 @@ class VllmServer:
         ]
         self._environment = {
             **os.environ,
+            # /pause and /resume are only there for developers.
+            "VLLM_SERVER_DEV_MODE": "1",
             "PYTHONPATH": os.pathsep.join([str(worker), *_vllm_path()]),
             "EVENFLOW_ADMIN_PORT": str(self.admin[0]),
             "EVENFLOW_ADMIN_HOST": "127.0.0.1",

@@ -227,6 +227,16 @@ def test_only_what_ran_to_its_end_is_learnt_from() -> None:
     assert 5 < bench.steering.predictor.predict("short", 10) < 60
 
 
+def test_an_abort_by_a_stop_string_is_an_end() -> None:
+    bench = Bench()
+    for name, output in (("never ran", 0), ("stopped", 12)):
+        request = bench.add(name)
+        request.sampling_params.stop = ["END"]
+        request.num_output_tokens = output
+        bench.scheduler.finish(request, "FINISHED_ABORTED")
+    assert bench.steering.counters.completed == {"short": 1}
+
+
 def test_a_class_that_is_not_listed_is_default_and_misrouted() -> None:
     bench = Bench()
     record = record_of(bench.add("a", kind="elsewhere"))

@@ -86,7 +86,7 @@ class Hooks:
     def leaving(self, request: Any) -> None:
         """A request ended in any way."""
         try:
-            self.steering.finished(request, completed=request.status.name in COMPLETED)
+            self.steering.finished(request, completed=_completed(request))
         except Exception:
             self.steering.failed("finish")
 
@@ -196,3 +196,12 @@ class Hooks:
 
     def _free_blocks(self) -> int:
         return int(self._pool.get_num_free_blocks())
+
+
+def _completed(request: Any) -> bool:
+    """Did it run to its end? vLLM's front end looks for stop strings and then aborts the request: with stop strings, an
+    abort after the first token counts as an end. A client that leaves such a request is counted wrongly, and rarely."""
+    if request.status.name in COMPLETED:
+        return True
+    stops = getattr(request.sampling_params, "stop", None)
+    return bool(stops) and request.status.name == "FINISHED_ABORTED" and request.num_output_tokens > 0
