@@ -332,7 +332,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="cost", choices=("cost", "queue", "open", "predictor"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=3_000, help="of each open run")
+    parser.add_argument("--requests", type=int, default=1_500, help="of each open run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_model_dir(Path(folder) / "model")

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry
 from evenflow_contract import environment as env
 from evenflow_worker.control.admin import AdminAccess
 from evenflow_worker.vllm.control import ControlThread
+from evenflow_worker.vllm.logs import join_vllm_log
 from evenflow_worker.vllm.mixin import EvenflowScheduling
 from evenflow_worker.vllm.names import TESTED_VERSIONS, missing_names
 from evenflow_worker.vllm.queue import VolumeQueue
 from evenflow_worker.vllm.reports import EngineReport
 
-log = logging.getLogger("vllm.evenflow")
-"""Under vLLM's logger, so that what we say appears in its log."""
+log = logging.getLogger(__name__)
 
 
 def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
@@ -25,6 +25,7 @@ def make_scheduler(vllm_config: Any, **kwargs: Any) -> Any:
 
     If a name that we rely on is missing, or our part can't be set up, the stock scheduler comes back, loudly.
     """
+    join_vllm_log()
     scheduler, reason = build_scheduler(vllm_config, **kwargs)
     try:
         _start_control(scheduler, vllm_config, reason)

@@ -18,8 +18,9 @@ from evenflow_worker.control.classes import route
 from evenflow_worker.control.config_file import ConfigFile
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.vllm.json_edit import set_nested_string
+from evenflow_worker.vllm.logs import join_vllm_log
 
-log = logging.getLogger("vllm.evenflow")
+log = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -44,6 +45,7 @@ class TrafficClassMiddleware:
     def __init__(
         self, app: App, *, config_path: Path | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
+        join_vllm_log()
         self._app = app
         self._settings = Settings(_nothing)
         path = config_path or Path(os.environ.get(env.ENV_CONFIG) or env.DEFAULT_CONFIG_PATH)
