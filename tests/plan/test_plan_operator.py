@@ -41,6 +41,15 @@ def test_placement_and_admission_are_the_operators(tmp_path: Path, number: int) 
             assert found["perIteration"] is None
         else:
             assert found["perIteration"] == pytest.approx(config.admission.per_iteration, rel=1e-5)
+            rate = next(
+                group["evictionFreeRateBlocks"]
+                for one in document["placements"]
+                if one["name"] == document["placement"]["name"]
+                for group in one["groups"]
+                if slot in group["slots"]
+            )
+            unit = 1 if found["unit"] == "Volume" else rate
+            assert found["capMultiple"] == pytest.approx(config.admission.per_iteration / unit, rel=1e-3)
 
 
 def tiers_trace(folder: Path, count: int = 3000) -> Path:
@@ -114,6 +123,8 @@ def test_requests_beyond_max_model_len_count_for_nothing(tmp_path: Path) -> None
         ([wide("chat", 1000, 200)], {"kvCacheTokens": 60_000}),
         ([wide("short", 300, 60), wide("long", 6000, 250)], {"kvCacheTokens": 120_000}),
         ([wide("chat", 500, 150)], {"kvCacheTokens": 430_000, "maxNumSeqs": 48}),
+        ([wide("document", 30_000, 150)], {"kvCacheTokens": 430_000, "maxNumBatchedTokens": 8192}),
+        ([wide("code", 2000, 20)], {"kvCacheTokens": 430_000}),
     ],
 )
 def test_the_rate_of_a_replica_is_what_the_simulation_completes(

@@ -68,6 +68,14 @@ def test_every_pool_gets_a_plan(classes: list[dict[str, Any]], spec: dict[str, A
     assert sum(one["sharePercent"] for one in document["classes"]) == pytest.approx(100, abs=5)
     capacity = document["capacity"]
     assert max(capacity["fullLoadPercent"].values()) == pytest.approx(100)
+    every = plan.candidates[0].groups[0].figures
+    admitted = capacity["fullLoadPercent"]["kv"] / 100 * every.rate
+    assert capacity["fullLoadPercent"]["stepBudget"] / 100 * spec["engine"]["maxNumBatchedTokens"] == pytest.approx(
+        admitted * (every.mean_prompt + every.mean_output), rel=1e-4
+    )
+    assert capacity["fullLoadPercent"]["sequences"] / 100 * spec["engine"]["maxNumSeqs"] == pytest.approx(
+        admitted * every.mean_output, rel=1e-4
+    )
     assert capacity["replicaAtTarget"] <= capacity["replicaSustains"] * 1.001
     if capacity["replicasNeeded"] is not None:
         assert max(capacity["loadPercentNeeded"].values()) <= 75.001
