@@ -65,6 +65,18 @@ def test_a_drained_pod_goes_once_a_reading_from_after_the_drain_says_zero() -> N
     assert plan.decisions[0].reason == DecisionReason.DRAINED
 
 
+def test_a_drain_that_begins_in_the_future_begins_now() -> None:
+    """By a user's hand, or because the clock was set back since: otherwise its time would not come for ages."""
+    cluster = ready_cluster(replicas=2)
+    pod = cluster.by_slot()[0][0]
+    cluster.pods[pod.name] = replace(pod, drain_reason="hardware", drain_started=cluster.now + 86_400.0)
+    cluster.engines[pod.uid].silent = True
+    started = cluster.now
+    cluster.run(200)
+    assert cluster.by_slot()[0][0].uid != pod.uid
+    assert cluster.by_slot()[0][0].created_at < started + 700
+
+
 def test_silence_is_not_zero() -> None:
     cluster = ready_cluster(replicas=2, rollout={"drainTimeoutSeconds": 600})
     for engine in cluster.engines.values():

@@ -139,6 +139,28 @@ def test_the_budget_of_moves_survives_a_restart_and_frees_after_an_hour() -> Non
     assert sum(len(names) == 12 for names in classes_of(cluster).values()) == 4
 
 
+def test_the_budget_of_moves_survives_many_other_decisions() -> None:
+    cluster = moved_pool(maxMovesPerHour=2)
+    cluster.run(4)
+    for number in range(25):
+        cluster.change(scheduling={"agingSeconds": 40 + number})
+        cluster.run(2)
+    cluster.restart_operator()
+    cluster.run(8)
+    assert len(cluster.status["decisions"]) == 20
+    assert sum(len(names) == 12 for names in classes_of(cluster).values()) == 2
+
+
+def test_advice_to_move_spends_no_budget() -> None:
+    cluster = moved_pool(maxMovesPerHour=2)
+    cluster.change(mode="Advisory")
+    cluster.run(4)
+    assert any(record["message"].startswith("would: ") for record in cluster.status["decisions"])
+    cluster.change(mode="Active")
+    cluster.run(4)
+    assert sum(len(names) == 12 for names in classes_of(cluster).values()) == 2
+
+
 def test_a_failed_slot_keeps_its_classes() -> None:
     placement = {"strategy": "Static", "static": [{"slot": 1, "classes": ["code"]}]}
     cluster = ready_cluster(replicas=3, placement=placement)

@@ -45,6 +45,38 @@ def test_requests_caps_and_placement_wait_after_a_restart_until_lengths_are_know
     assert cluster.by_slot()[0][0].worker_config == before
 
 
+def test_after_a_restart_the_lengths_of_the_engines_heard_first_do_not_stand_for_the_pool() -> None:
+    classes = [{"name": "chat", "promptTokens": 512, "outputTokens": 400, "outputSpreadPercent": 0}]
+    cluster = ready_cluster(replicas=2, trafficClasses=classes, admission={"unit": "Requests"})
+    first, second = (cluster.by_slot()[slot][0].uid for slot in (0, 1))
+    seen = WorkerLengths({"chat": ClassLengths(400, dict.fromkeys(range(50, 99), 1.0), 99.0, {})})
+    cluster.lengths.update({first: seen, second: seen})
+    cluster.run(20, seconds=61)
+    before = [cluster.by_slot()[slot][0].worker_config for slot in (0, 1)]
+    del cluster.lengths[second]
+    cluster.restart_operator()
+    cluster.run(2, seconds=1)
+    cluster.lengths[second] = seen
+    cluster.run(3, seconds=1)
+    assert [cluster.by_slot()[slot][0].worker_config for slot in (0, 1)] == before
+
+
+@pytest.mark.parametrize("applied", [17, 3])
+def test_an_annotation_put_back_as_it_once_was_gets_a_generation_that_the_worker_takes(applied: int) -> None:
+    cluster = ready_cluster(replicas=1)
+    pod = cluster.by_slot()[0][0]
+    assert pod.worker_config is not None
+    cluster.pods[pod.name] = replace(pod, worker_config=replace(pod.worker_config, generation=3))
+    cluster.applied[pod.uid] = applied
+    commands = cluster.decide().commands
+    if applied == 3:
+        assert commands == ()
+    else:
+        written = cluster.by_slot()[0][0].worker_config
+        assert written is not None
+        assert written.generation == 18
+
+
 @pytest.mark.parametrize("moment", range(14))
 def test_a_restart_during_a_rollout_and_a_scale_down_changes_no_command(moment: int) -> None:
     """Two operators side by side: one lives on, one is restarted before every pass from the given one on."""

@@ -176,6 +176,29 @@ def test_a_spec_that_cannot_be_read_keeps_everything_and_says_so() -> None:
     LLMServingPoolStatus.model_validate(cluster.status)
 
 
+def test_a_lost_write_before_a_spec_that_cannot_be_read_loses_nothing_of_the_status() -> None:
+    cluster = ready_cluster(replicas=2)
+    cluster.memory = cluster.memory.status_lost()
+    cluster.spec_problem = "spec.replicas: found -1, must be at least 0"
+    before = cluster.status
+    cluster.decide()
+    assert cluster.status["slots"] == before["slots"]
+    assert condition(cluster, "Ready")["status"] == "True"
+
+
+def test_a_refused_create_of_a_slot_that_is_no_longer_wanted_is_no_news() -> None:
+    cluster = ready_cluster(replicas=2)
+    cluster.change(replicas=3)
+    refused = replace(cluster.snapshot(), create_refusals={2: "exceeded quota"})
+    status = decide(refused, CACHE).status
+    assert status is not None
+    assert "CreateRefused" in [entry["reason"] for entry in status["conditions"]]
+    cluster.change(replicas=2)
+    status = decide(replace(cluster.snapshot(), create_refusals={2: "exceeded quota"}), CACHE).status
+    assert status is not None
+    assert "CreateRefused" not in [entry["reason"] for entry in status["conditions"]]
+
+
 def test_a_pool_that_never_had_a_valid_spec_has_a_status_too() -> None:
     cluster = ToyCluster(spec_of())
     cluster.spec_problem = "spec.model.name: missing; name a model"

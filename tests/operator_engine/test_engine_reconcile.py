@@ -205,7 +205,7 @@ async def test_a_status_that_cannot_be_written_is_written_whole_next_time() -> N
     await_plan = planned()
     bench.plan = await_plan
     await bench.once()
-    assert bench.seen[1].memory.written_status == {}
+    assert bench.seen[1].memory.status_unknown
 
 
 async def test_a_status_write_that_fails_once_is_tried_again_at_once() -> None:

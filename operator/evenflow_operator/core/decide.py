@@ -24,7 +24,7 @@ from evenflow_operator.core.services import services
 from evenflow_operator.core.slots.drains import Drains, drains
 from evenflow_operator.core.slots.refill import Refill, attempt_of, create_command, refill
 from evenflow_operator.core.slots.stalls import renewed_progress
-from evenflow_operator.core.slots.survey import Situation, survey
+from evenflow_operator.core.slots.survey import Situation, survey, warming
 from evenflow_operator.core.snapshot import Snapshot
 from evenflow_operator.core.status.grace import carried_over
 from evenflow_operator.core.status.pool import invalid_status, pool_status
@@ -59,14 +59,17 @@ def decide(snapshot: Snapshot, cache: SeverityCache) -> Plan:
 def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
     """The snapshot with what its readings add to the memory."""
     own = [pod for pod in snapshot.pods if pod.slot is not None and pod.owner_uid in (snapshot.uid, None)]
-    observed, observed_at = observe(snapshot)
+    memory = replace(snapshot.memory, began_at=snapshot.memory.began_at or snapshot.now)
+    snapshot = replace(snapshot, memory=memory)
+    # The lengths of the engines that answered first must not stand for the pool's.
+    known = memory.observed, memory.observed_at
+    observed, observed_at = known if warming(snapshot, spec, own) else observe(snapshot)
     memory = replace(
-        snapshot.memory,
+        memory,
         progress=renewed_progress(snapshot, own, spec.metrics.interval_seconds),
         rates=renewed_rates(snapshot, own),
         observed=observed,
         observed_at=observed_at,
-        began_at=snapshot.memory.began_at or snapshot.now,
     )
     return replace(snapshot, memory=memory)
 

@@ -8,9 +8,15 @@ from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.api.names import MAX_DECISIONS
 from evenflow_operator.core.plan import Decision
-from evenflow_operator.core.times import rfc3339
+from evenflow_operator.core.times import parse_time, rfc3339
 
 MAX_MESSAGE = 1024
+ADVICE = "would: "
+"""How the message of a decision begins that Advisory mode only proposes."""
+BUDGET_WINDOW_SECONDS = 3600.0
+"""For so long a move counts against the budget of moves."""
+KEPT_MOVES = 15
+"""Moves that stand in the record for the budget's sake when newer decisions of other kinds would push them out."""
 SLOTS_INPUT = "slots"
 """Input of a recorded decision: the numbers of the slots it is about, separated by commas."""
 SERVICE_INPUT = "service"
@@ -52,7 +58,7 @@ def _with_slots(group: Sequence[Decision]) -> Decision:
 
 def proposed(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
     """The decisions as Advisory mode reports them."""
-    return tuple(replace(one, message=f"would: {one.message}") for one in decisions)
+    return tuple(replace(one, message=f"{ADVICE}{one.message}") for one in decisions)
 
 
 def identity(one: Decision) -> tuple[str, str, str]:
@@ -71,7 +77,7 @@ def unadvised(
 def recorded(
     before: Sequence[Mapping[str, Any]], decisions: Iterable[Decision], now: float
 ) -> tuple[Mapping[str, Any], ...]:
-    """`status.decisions` with the new ones added, the oldest dropped."""
+    """`status.decisions` with the new ones added, the oldest dropped: moves that the budget counts go last."""
     time = rfc3339(now)
     new = [
         {
@@ -83,7 +89,25 @@ def recorded(
         }
         for one in decisions
     ]
-    return (*before, *new)[-MAX_DECISIONS:]
+    return _newest((*before, *new), now)
+
+
+def counts_as_move(record: Mapping[str, Any], now: float) -> bool:
+    """Whether a recorded decision counts against the budget of moves."""
+    if (record["type"], record["reason"]) != (DecisionType.PLACE.value, DecisionReason.SEVERITY_REDUCED.value):
+        return False
+    time = parse_time(record["time"])
+    advice = str(record.get("message", "")).startswith(ADVICE)
+    return time is not None and now - time < BUDGET_WINDOW_SECONDS and not advice
+
+
+def _newest(records: tuple[Mapping[str, Any], ...], now: float) -> tuple[Mapping[str, Any], ...]:
+    surplus = len(records) - MAX_DECISIONS
+    if surplus <= 0:
+        return records
+    moves = [index for index, record in enumerate(records) if counts_as_move(record, now)][-KEPT_MOVES:]
+    going = set([index for index in range(len(records)) if index not in moves][:surplus])
+    return tuple(record for index, record in enumerate(records) if index not in going)
 
 
 def _short(value: object) -> str:

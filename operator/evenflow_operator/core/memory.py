@@ -99,7 +99,9 @@ class PoolMemory:
     conditions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Per condition type: status and lastTransitionTime."""
     written_status: Mapping[str, Any] = field(default_factory=dict)
-    """The status that the last plan asked to write; empty when it is unknown what stands there."""
+    """The status that the last plan asked to write."""
+    status_unknown: bool = False
+    """Whether writing it failed, so that something else may stand there."""
     status_written_at: float = 0.0
     restored: bool = False
     """Whether this memory was read back after a restart of the operator (core.restore)."""
@@ -108,4 +110,4 @@ class PoolMemory:
 
     def status_lost(self) -> "PoolMemory":
         """To be kept instead when writing the plan's status failed: the next plan writes a whole one."""
-        return replace(self, written_status={}, status_written_at=0.0)
+        return replace(self, status_unknown=True, status_written_at=0.0)

@@ -11,7 +11,7 @@ from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_model.lengths import LONGEST_SPREAD, MAX_TOKENS
 from evenflow_operator.api.conditions import DecisionReason, RebalanceBlockedReason
 from evenflow_operator.api.enums import DecisionType, PlacementStrategy
-from evenflow_operator.core.decisions import SLOTS_INPUT, decision
+from evenflow_operator.core.decisions import SLOTS_INPUT, counts_as_move, decision
 from evenflow_operator.core.memory import ObservedClass
 from evenflow_operator.core.placement.lengths import class_shares, law_of, observed_law
 from evenflow_operator.core.placement.search import (
@@ -30,11 +30,9 @@ from evenflow_operator.core.placement.severity_cache import MixFigures, Severity
 from evenflow_operator.core.plan import Decision
 from evenflow_operator.core.readings.facts import block_size, usable_kv_tokens
 from evenflow_operator.core.slots.survey import Situation
-from evenflow_operator.core.times import parse_time
 
 SYNCHRONISED_ABOVE = 0.01
 """Severity from which classes may move."""
-BUDGET_WINDOW_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +180,7 @@ def _within_budget(problem: Problem, current: Placement, target: Placement, budg
 def _recent_moves(situation: Situation) -> int:
     moves = 0
     for record in situation.snapshot.memory.decisions:
-        moved = record["type"] == DecisionType.PLACE.value and record["reason"] == DecisionReason.SEVERITY_REDUCED.value
-        time = parse_time(record["time"])
-        if moved and time is not None and situation.now - time < BUDGET_WINDOW_SECONDS:
+        if counts_as_move(record, situation.now):
             moves += len(record.get("inputs", {}).get(SLOTS_INPUT, "0").split(","))
     return moves
 

@@ -47,13 +47,13 @@ def slot_config(base: WorkerConfig, classes: Iterable[str], admission: Admission
 def next_config(current: WorkerConfig | None, wanted: WorkerConfig, applied: int | None) -> WorkerConfig | None:
     """The config to write, with the next generation; None when the current one says the same.
 
-    Without a readable current one the generation goes beyond what the worker has applied, which refuses older ones.
+    The generation goes beyond what the worker has applied, which refuses older ones: an annotation that was removed, or
+    put back as it once was, would never reach it.
     """
-    if current is None:
-        return replace(wanted, generation=(applied or 0) + 1)
-    if replace(wanted, generation=current.generation) == current:
+    newest = max(0 if current is None else current.generation, applied or 0)
+    if current is not None and newest == current.generation and wanted.same_settings(current):
         return None
-    return replace(wanted, generation=current.generation + 1)
+    return replace(wanted, generation=newest + 1)
 
 
 def config_decisions(

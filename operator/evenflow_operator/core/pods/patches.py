@@ -24,6 +24,8 @@ from evenflow_operator.core.times import rfc3339
 
 PUSH_SECONDS = 15.0
 """Shortest time between two pushes of the same document."""
+CLOCK_SKEW_SECONDS = 60.0
+"""How far ahead of this operator's clock the beginning of a drain is believed: another one's clock wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,9 @@ def _patch(
         annotations[labels.DRAIN_STARTED] = None
         if pod.drain_reason is not None:
             annotations[labels.DRAIN_REASON] = None
+    elif pod.drain_started is not None and pod.drain_started > situation.now + CLOCK_SKEW_SECONDS:
+        # Written by hand, or before the clock was set back: its timeout would never come.
+        annotations[labels.DRAIN_STARTED] = rfc3339(situation.now)
     draining = slot in drains.start or (pod.drain_started is not None and slot not in drains.cancel)
     classes = frozenset(assignment.classes.get(slot, ())) | retained
     wanted = slot_config(base, classes, admission, draining=draining)

@@ -64,15 +64,20 @@ class Situation:
     def warming(self) -> bool:
         """The operator has just been restarted and some engines have not been heard since: what they run with, and
         what was placed, stays as it is."""
-        memory, readings = self.snapshot.memory, self.snapshot.readings
-        limit = WARM_UP_INTERVALS * self.spec.metrics.interval_seconds
-        if not memory.restored or self.now - memory.began_at >= limit:
-            return False
-        heard = (readings.get(pod.uid) for pod in self.filling.values() if pod.ready)
-        return any(one is None or one.counters is None or one.lengths is None for one in heard)
+        return warming(self.snapshot, self.spec, self.filling.values())
 
     def is_orphan(self, pod: PodView) -> bool:
         return pod.owner_uid is None
+
+
+def warming(snapshot: Snapshot, spec: LLMServingPoolSpec, pods: Iterable[PodView]) -> bool:
+    """See Situation."""
+    memory, readings = snapshot.memory, snapshot.readings
+    limit = WARM_UP_INTERVALS * spec.metrics.interval_seconds
+    if not memory.restored or snapshot.now - memory.began_at >= limit:
+        return False
+    heard = (readings.get(pod.uid) for pod in pods if pod.ready)
+    return any(one is None or one.counters is None or one.lengths is None for one in heard)
 
 
 def survey(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Situation:

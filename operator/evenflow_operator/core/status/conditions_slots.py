@@ -82,8 +82,9 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))
     if stalled:
         return true(reason.ENGINE_STALLED, f"{slot_list(stalled)}: requests wait, but the engine doesn't iterate")
-    if snapshot.create_refusals:
-        slot, message = min(snapshot.create_refusals.items())
+    refused = {slot: why for slot, why in snapshot.create_refusals.items() if slot in situation.slots}
+    if refused:
+        slot, message = min(refused.items())
         return true(reason.CREATE_REFUSED, f"slot {slot}: {message[:500]}")
     unplaced = [pod for pod in filling.values() if pod.unschedulable is not None]
     if unplaced:

@@ -32,11 +32,11 @@ def throttled(status: Mapping[str, Any], memory: PoolMemory, now: float) -> tupl
     """
     memory = replace(memory, conditions=transitions(list(status["conditions"])))
     before = memory.written_status
-    if status == before:
+    if status == before and not memory.status_unknown:
         return None, memory
     late = now - memory.status_written_at >= MEASURED_SECONDS
-    if not before or late or _prompt(status) != _prompt(before):
-        return status, replace(memory, written_status=status, status_written_at=now)
+    if memory.status_unknown or not before or late or _prompt(status) != _prompt(before):
+        return status, replace(memory, written_status=status, status_unknown=False, status_written_at=now)
     return None, memory
 
 
