@@ -30,9 +30,10 @@ def phase(name: str = "before", **changes: object) -> PhaseReport:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def report(*phases: PhaseReport, lag: float = 0.0, planned: int = 2) -> DemoReport:
+def report(*phases: PhaseReport, lag: float = 0.0, planned: int = 2, delay: float = 0.0) -> DemoReport:
     decision = {"time": "2026-11-30T00:00:01Z", "type": "Cap", "reason": "CapStarted", "message": "cap off -> 2.5"}
-    return DemoReport({"name": "t"}, 1000, phases, planned, (decision,), 0, lag, "Scrape", 0.2)
+    late = tuple(delay for _ in phases)
+    return DemoReport({"name": "t"}, 1000, phases, planned, (decision,), 0, lag, late, "Scrape", 0.2)
 
 
 def test_totals_are_differences_and_a_replaced_engine_counts_from_its_start() -> None:
@@ -56,6 +57,7 @@ def test_lag_is_the_worst_engines_share() -> None:
     [
         (report(phase("before"), phase("after"), lag=5.1), "behind their clock"),
         (report(phase("before")), "didn't finish"),
+        (report(phase("before"), phase("after"), delay=2.0), "late on average"),
         (report(phase("before"), phase("after", completed=99, failed=1)), "1 of 100 requests"),
         (report(phase("before"), phase("after", completed=99, failed=0)), "1 of 100 requests"),
     ],

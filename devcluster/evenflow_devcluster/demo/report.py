@@ -8,6 +8,8 @@ from evenflow_devcluster.demo.observer import EngineTotals, Sample
 from evenflow_devcluster.replay.results import ReplayResult
 
 MAX_LAG_PERCENT = 5.0
+MAX_CLIENT_DELAY = 0.02
+"""How late the replay may send its requests on average, as a share of their mean latency."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class DemoReport:
     decisions: tuple[Mapping[str, Any], ...]
     pods_restarted: int
     engine_lag_percent: float
+    client_delay_s: tuple[float, ...]
+    """Per phase, how late the replay sent its requests on average, in engine seconds."""
     metrics_source: str
     policy_applied_s: float | None
     """Wall seconds from the spec patch of the last phase until every engine had applied it."""
@@ -104,6 +108,12 @@ class DemoReport:
                 f"engines fell {self.engine_lag_percent:.1f} % behind their clock (limit {MAX_LAG_PERCENT:g} %): "
                 "this computer is too busy, try --time-scale 8"
             )
+        for phase, delay in zip(self.phases, self.client_delay_s, strict=True):
+            if delay > MAX_CLIENT_DELAY * phase.mean_latency_s:
+                found.append(
+                    f"phase {phase.name}: the replay sent its requests {delay:.1f} s late on average: "
+                    "this computer is too busy, try --time-scale 8"
+                )
         return tuple(found)
 
     @property
@@ -120,6 +130,7 @@ class DemoReport:
             "decisions": [dict(decision) for decision in self.decisions],
             "pods_restarted": self.pods_restarted,
             "engine_lag_percent": round(self.engine_lag_percent, 2),
+            "client_delay_s": [round(delay, 3) for delay in self.client_delay_s],
             "metrics_source": self.metrics_source,
             "policy_applied_s": None if self.policy_applied_s is None else round(self.policy_applied_s, 2),
             "problems": list(self.problems),

@@ -36,6 +36,7 @@ class Finished:
     report: PhaseReport
     series: PhaseSeries
     lag_percent: float
+    client_delay_s: float
     seconds: float
 
 
@@ -76,6 +77,7 @@ async def run(scenario: Scenario, console: Console) -> tuple[DemoReport, list[Ph
             decisions=tuple(running.watch.decisions.values()),
             pods_restarted=running.watch.restarts(),
             engine_lag_percent=max(one.lag_percent for one in finished),
+            client_delay_s=tuple(one.client_delay_s for one in finished),
             metrics_source=running.metrics_source,
             policy_applied_s=applied_s,
         )
@@ -206,6 +208,7 @@ async def _replay(
         report=phase_report(phase.name, phase.policy, result, before, after, samples),
         series=_series(scenario, phase, result, running.observer, first_sample, began_at, before),
         lag_percent=lag_percent(before, after),
+        client_delay_s=result.send_delay_s,
         seconds=seconds,
     )
 

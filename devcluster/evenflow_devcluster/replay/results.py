@@ -33,8 +33,8 @@ class RequestOutcome:
 class ReplayResult:
     """Aggregates over all requests of one replay; latency figures and tokens_per_s are NaN if none completed.
 
-    `retried` counts requests that needed more than one attempt; `send_delay_s` is how late, at worst, a request was
-    sent: what the client itself lagged behind the trace.
+    `retried` counts requests that needed more than one attempt; `send_delay_s` is how late a request was sent on
+    average: what the client itself lagged behind the trace.
     """
 
     requests: int
@@ -81,7 +81,7 @@ def summarise(outcomes: Sequence[RequestOutcome]) -> ReplayResult:
         retried=sum(item.attempts > 1 for item in outcomes),
         generated_tokens=generated,
         makespan_s=makespan,
-        send_delay_s=max((item.sent_s - item.arrival_s for item in outcomes), default=0.0),
+        send_delay_s=_mean([item.sent_s - item.arrival_s for item in outcomes]),
         mean_latency_s=_mean(latencies),
         p50_latency_s=percentile(latencies, 50),
         p99_latency_s=percentile(latencies, 99),
