@@ -51,12 +51,22 @@ def plan_command(options: Options) -> int:
     if options.output == "json":
         print(json.dumps(document_of(plan, advice), indent=2))
     elif options.output == "png":
-        from evenflow_cli.planning.picture import picture
-
-        sys.stdout.buffer.write(picture(plan))
-        sys.stdout.buffer.flush()
+        return _draw(plan)
     else:
         print_plan(plan, advice)
+    return 0
+
+
+def _draw(plan: PoolPlan) -> int:
+    from evenflow_cli.planning.picture import picture
+
+    try:
+        image = picture(plan)
+    except ModuleNotFoundError as error:
+        print(f"evenflow: {error.name} is not installed; run: pip install 'evenflow[plot]'", file=sys.stderr)
+        return EXIT_UNUSABLE
+    sys.stdout.buffer.write(image)
+    sys.stdout.buffer.flush()
     return 0
 
 

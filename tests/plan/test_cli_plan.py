@@ -1,6 +1,7 @@
 """`evenflow plan` as people call it: what it says about pools, and what it refuses with which words."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -275,3 +276,10 @@ def test_a_picture_is_a_png_alone(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stdout_bytes.startswith(b"\x89PNG\r\n\x1a\n")
     assert result.stdout_bytes.rstrip().endswith(b"IEND\xaeB`\x82")
+
+
+def test_without_matplotlib_a_picture_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = run_plan(written(tmp_path, manifest([wide()])), "-o", "png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "pip install 'evenflow[plot]'" in result.stderr
