@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from evenflow_operator.adapters import views
 from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.snapshot import PodView, ServiceView
-from evenflow_operator.ports import ApiError, Identity, Kind, PoolRecord, Record
+from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
 
 T = TypeVar("T")
 NAMESPACE = "serving"
@@ -164,8 +164,9 @@ class DictCluster:
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]:
         return list(self.pods.values())
 
-    async def get_pod(self, namespace: str, name: str) -> PodView | None:
-        return self.pods.get(name)
+    async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
+        view = self.pods.get(name)
+        return PodRecord(namespace, "llama", view) if view else None
 
     async def create_pod(self, namespace: str, manifest: Mapping[str, Any]) -> PodView:
         name = manifest["metadata"]["name"]

@@ -34,9 +34,10 @@ async def test_pods_are_created_patched_and_deleted_exactly(tmp_path: Path) -> N
         cluster = KubeCluster(s.client)
         created = await cluster.create_pod("default", manifest())
         await eventually(lambda: bool(s.pods()[0]["spec"].get("nodeName")), "the scheduler is done with it")
-        pod = await cluster.get_pod("default", created.name)
-        assert pod is not None
-        assert (pod.uid, pod.slot) == (created.uid, 0)
+        record = await cluster.get_pod("default", created.name)
+        assert record is not None
+        pod = record.view
+        assert (record.pool, pod.uid, pod.slot) == ("llama", created.uid, 0)
         twice = await failing(cluster.create_pod("default", manifest()))
         assert twice.already_exists
         assert not twice.conflict
@@ -53,7 +54,7 @@ async def test_pods_are_created_patched_and_deleted_exactly(tmp_path: Path) -> N
         assert old.conflict
         await cluster.delete_pod("default", pod.name, pod.uid, None)
         gone = await cluster.get_pod("default", pod.name)
-        assert gone is None or gone.deleting
+        assert gone is None or gone.view.deleting
 
 
 async def test_an_adoption_keeps_other_owners(tmp_path: Path) -> None:

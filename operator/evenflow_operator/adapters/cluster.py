@@ -16,7 +16,7 @@ from evenflow_operator.adapters.kube import (
 from evenflow_operator.api.names import GROUP, PLURAL, VERSION
 from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.snapshot import PodView, ServiceView
-from evenflow_operator.ports import ApiError, Identity, Kind, PoolRecord, Record
+from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
 
 STATUS_FIELDS = tuple(field.alias or name for name, field in LLMServingPoolStatus.model_fields.items())
 METADATA_ONLY = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
@@ -73,9 +73,13 @@ class KubeCluster:
         items = await self._list("pods", namespace, selector=f"{labels.POOL}={pool}")
         return [view for view in map(views.pod_view, items) if view is not None]
 
-    async def get_pod(self, namespace: str, name: str) -> PodView | None:
+    async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
         obj = await self._get("pods", namespace, name)
-        return views.pod_view(obj) if obj is not None else None
+        view = views.pod_view(obj) if obj is not None else None
+        if view is None or obj is None:
+            return None
+        tags = obj["metadata"].get("labels") or {}
+        return PodRecord(namespace, str(tags.get(labels.POOL, "")), view)
 
     async def create_pod(self, namespace: str, manifest: Mapping[str, Any]) -> PodView:
         return _pod(await self._client.request("POST", _path("pods", namespace), body=manifest))

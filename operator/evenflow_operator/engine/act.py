@@ -6,7 +6,7 @@ Order: Services, patches (several pods at once), deletes, then creates in growin
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenflow_contract import labels
@@ -150,14 +150,8 @@ class Actor:
             if not error.already_exists:
                 self._settle("create", record, name, error)
                 raise
-            # A second leader, a restart or a lost answer: the same name means the same inputs, if the owner is ours.
-            existing = await self._verified(record, name)
-            if existing is None or existing.owner_uid != record.uid:
-                self._expectations.settled(record.key, "create", name)
-                raise ApiError(
-                    409, NAME_CONFLICT, f"pod {name} belongs to somebody else; delete or rename it"
-                ) from None
-            view = existing
+            # A second leader, a restart or a lost answer: the same name means the same inputs, if it is ours.
+            view = await self._verified(record, command.slot, name)
         self._cache.put_pod(record.key, view)
 
     def _filled(self, record: PoolRecord, slot: int) -> bool:
@@ -168,12 +162,22 @@ class Actor:
             if pod.phase not in ("Failed", "Succeeded")
         )
 
-    async def _verified(self, record: PoolRecord, name: str) -> PodView | None:
+    async def _verified(self, record: PoolRecord, slot: int, name: str) -> PodView:
         try:
-            return await self._cluster.get_pod(record.namespace, name)
+            existing = await self._cluster.get_pod(record.namespace, name)
         except ApiError:
             self._expectations.uncertain(record.key, "create", name)
             raise
+        if existing is not None and existing.view.owner_uid == record.uid:
+            if (existing.pool, existing.view.slot) == (record.name, slot):
+                return existing.view
+            problem = f"pod {name} was set aside: its labels no longer say slot {slot}; delete it when you are done"
+        else:
+            problem = f"pod {name} belongs to somebody else; delete or rename it"
+        self._expectations.settled(record.key, "create", name)
+        if existing is None:
+            raise Stale(f"pod {name} came and went")
+        raise ApiError(409, NAME_CONFLICT, problem)
 
     async def _delete_pod(self, record: PoolRecord, command: DeletePod) -> None:
         pod = self._cache.pod(record.key, command.uid)
@@ -245,7 +249,9 @@ class Actor:
                 if existing.owner_uid != record.uid:
                     self._cache.set_foreign_service(record.key, name, existing)
                     raise Stale(f"Service {name} belongs to somebody else") from None
-                view = existing
+                # Ours, but not seen by the watch: a lost answer, or somebody took our label off.
+                known = replace(command, uid=existing.uid, resource_version=existing.resource_version)
+                view = await self._cluster.patch_service(record.namespace, name, service_patch(known, existing))
         self._cache.put(ServiceRecord(record.namespace, view))
 
     async def _delete_service(self, record: PoolRecord, command: DeleteService) -> None:

@@ -14,6 +14,7 @@ from evenflow_operator.api.conditions import DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import CreatePod, Decision, PatchPod, Plan
+from evenflow_operator.core.slots.refill import names_taken
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
 from evenflow_operator.engine.cache import Cache
@@ -22,7 +23,7 @@ from evenflow_operator.engine.push import Pusher
 from evenflow_operator.engine.readings import Readings
 from evenflow_operator.engine.settle import settle_plan
 from evenflow_operator.engine.workqueue import Retry, WorkQueue
-from evenflow_operator.ports import ApiError, Clock, Cluster, Events, Key, PoolRecord
+from evenflow_operator.ports import NAME_CONFLICT, ApiError, Clock, Cluster, Events, Key, PoolRecord
 from evenflow_operator.telemetry import Telemetry
 
 SLOWEST_LOOK_SECONDS = 300.0
@@ -129,7 +130,8 @@ class Reconciler:
         self._note_refusals(pool, outcome)
         done = {id(command) for command in outcome.done}
         undone = [command for command in plan.commands if id(command) not in done]
-        pool.memory, status, decisions = settle_plan(plan, pool.memory, undone)
+        memory, status, decisions = settle_plan(plan, pool.memory, undone)
+        pool.memory = names_taken(memory, _taken(outcome), snapshot.now)
         self._report(record, decisions, outcome)
         if status is not None:
             await self._write_status(record, pool, status)
@@ -247,3 +249,12 @@ class Reconciler:
         self._readings.forget(key)
         self._expectations.reset(key)
         self._queue.forget(key)
+
+
+def _taken(outcome: Outcome) -> list[CreatePod]:
+    """Creates whose names stand on pods that fill no slot of this pool."""
+    return [
+        failure.command
+        for failure in outcome.failures
+        if isinstance(failure.command, CreatePod) and failure.error and failure.error.reason == NAME_CONFLICT
+    ]

@@ -1,12 +1,13 @@
 """Filling slots: what to create, and which dead or surplus pods to delete (docs/design.md §5.1)."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
+from evenflow_contract import labels
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.decisions import decision
-from evenflow_operator.core.memory import SlotBackoff
+from evenflow_operator.core.memory import PoolMemory, SlotBackoff
 from evenflow_operator.core.plan import CreatePod, DeletePod
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
@@ -47,6 +48,18 @@ def refill(situation: Situation) -> Refill:
 def attempt_of(situation: Situation, backoff: Mapping[int, SlotBackoff], slot: int) -> int:
     failures = backoff[slot].failures if slot in backoff else 0
     return 1 + max(situation.highest_attempt.get(slot, 0), failures)
+
+
+def names_taken(memory: PoolMemory, creates: Iterable[CreatePod], now: float) -> PoolMemory:
+    """The memory after these creates found their names taken by pods that fill no slot: the next attempts, after the
+    first back-off, get other names."""
+    backoff = dict(memory.backoff)
+    for command in creates:
+        attempt = int(command.manifest["metadata"]["labels"].get(labels.ATTEMPT, "1"))
+        before = backoff.get(command.slot, SlotBackoff(0, 0.0))
+        failures = max(before.failures, attempt)
+        backoff[command.slot] = replace(before, failures=failures, until=now + FIRST_BACKOFF_SECONDS)
+    return replace(memory, backoff=backoff)
 
 
 def create_decision_reason(situation: Situation, slot: int) -> DecisionReason:
