@@ -112,6 +112,18 @@ def test_a_pod_that_cannot_be_placed_or_started_says_why() -> None:
     assert view.ip is None
 
 
+def test_an_init_container_that_keeps_crashing_is_not_hidden_by_the_engine_that_awaits_it() -> None:
+    obj = pod()
+    obj["status"] = {
+        "phase": "Pending",
+        "containerStatuses": [{"restartCount": 0, "state": {"waiting": {"reason": "PodInitializing"}}}],
+        "initContainerStatuses": [{"restartCount": 4, "state": {"waiting": {"reason": "CrashLoopBackOff"}}}],
+    }
+    view = views.pod_view(obj)
+    assert view is not None
+    assert (view.waiting_reason, view.restarts) == ("CrashLoopBackOff", 4)
+
+
 def test_endpoints_count_when_they_are_ready_or_say_nothing() -> None:
     endpoints = [
         {"conditions": {"ready": True}, "targetRef": {"uid": "a"}},

@@ -18,6 +18,7 @@ from evenflow_operator.ports import Identity, NodeRecord, PodRecord, PoolRecord,
 MAX_SLOT = 1_000_000
 _PHASES = frozenset(get_args(PodPhase))
 _EMPTY: Mapping[str, Any] = {}
+_AWAITING_TURN = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def pool_record(obj: Any) -> PoolRecord | None:
@@ -230,11 +231,15 @@ def _worker_config(document: Any) -> tuple[WorkerConfig | None, str | None]:
 
 
 def _containers(status: Mapping[str, Any]) -> tuple[str | None, int]:
-    waiting, restarts = None, 0
-    for key in ("containerStatuses", "initContainerStatuses"):
+    waiting: list[str] = []
+    restarts = 0
+    for key in ("initContainerStatuses", "containerStatuses"):
         for container in _sequence(status, key):
             reason = _text(_mapping(_mapping(container, "state"), "waiting"), "reason")
-            waiting = waiting or reason or None
-            if key == "containerStatuses" and isinstance(container, Mapping):
+            if reason:
+                waiting.append(reason)
+            if isinstance(container, Mapping):
                 restarts += max(0, _int(container.get("restartCount"), 0))
-    return waiting, restarts
+    # Containers that only await their turn say nothing about why the pod doesn't start.
+    telling = [reason for reason in waiting if reason not in _AWAITING_TURN]
+    return next(iter(telling or waiting), None), restarts
