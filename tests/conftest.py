@@ -16,6 +16,7 @@ AREAS = {
     "operator_engine": "work queue, lease, adapters, operator against the embedded API server",
     "worker_scheduling": "queue, bucket, victims, aging, the simulated engine's core",
     "simulate": "simulated pools: leaps, routing, prefix caches, evenflow simulate",
+    "plan": "advice on a pool: placement, cap, trims, replicas, evenflow plan",
     "worker_server": "simulated engine over HTTP, admin API, metrics",
     "worker_vllm": "class middleware, predictors beside the engine",
     "vllm_real": "the worker inside real vLLM (make test-real)",
