@@ -23,6 +23,8 @@ class OneLease:
     def __init__(self) -> None:
         self.record: LeaseRecord | None = None
         self.trouble: Callable[[str], float | ApiError | None] = lambda verb: None
+        self.slow_answers = 0.0
+        """Seconds between a write and its answer."""
         self._versions = itertools.count(1)
 
     async def _maybe(self, verb: str) -> None:
@@ -40,7 +42,9 @@ class OneLease:
         await self._maybe("create")
         if self.record is not None:
             raise ApiError(409, "AlreadyExists", "")
-        return self._store(record)
+        stored = self._store(record)
+        await asyncio.sleep(self.slow_answers)
+        return stored
 
     async def replace(self, record: LeaseRecord) -> LeaseRecord:
         await self._maybe("replace")
@@ -147,6 +151,62 @@ def test_a_renewal_that_hangs_counts_as_not_renewed() -> None:
         return now() - started
 
     assert travel(work) <= TIMES.renew_deadline + 0.01
+
+
+def test_a_lease_counts_from_when_it_was_asked_for() -> None:
+    """The others count from when the API server wrote it, which may be long before its answer is here."""
+
+    async def work() -> None:
+        leases = OneLease()
+        leases.slow_answers = 8.0
+        first, second = elector(leases, "a"), elector(leases, "b")
+        taking = asyncio.create_task(second.acquire())
+        await first.acquire()
+        leases.trouble = lambda verb: ApiError(503, "ServiceUnavailable", "") if verb == "replace" else None
+        holding = asyncio.create_task(first.hold())
+        while not holding.done():
+            await asyncio.sleep(0.1)
+        leases.trouble = lambda verb: None
+        assert not taking.done(), "the second leads although the first has not given up"
+        with pytest.raises(LeadershipLost):
+            holding.result()
+        assert now() - 1000.0 <= TIMES.renew_deadline + 0.2
+        taking.cancel()
+
+    travel(work)
+
+
+@pytest.mark.parametrize("trouble", [ApiError(503, "ServiceUnavailable", ""), 1e6])
+def test_who_cannot_tell_whether_somebody_else_holds_the_lease_gives_up_in_time(trouble: float | ApiError) -> None:
+    async def work() -> float:
+        leases = OneLease()
+        first = elector(leases, "a")
+        await first.acquire()
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(20)
+        assert leases.record is not None
+        leases._store(replace(leases.record, holder="b"))
+        leases.trouble = lambda verb: trouble if verb == "get" else None
+        started = now()
+        with pytest.raises(LeadershipLost):
+            await holding
+        return now() - started
+
+    assert travel(work) <= TIMES.renew_deadline + 0.01
+
+
+def test_a_pause_between_two_renewals_does_not_outlast_the_deadline() -> None:
+    async def work() -> float:
+        leases = OneLease()
+        times = LeaseTimes(duration=10.5, renew_deadline=10, retry=4)
+        first = Elector(leases, "a", LoopClock(), random.Random(1), times)
+        await first.acquire()
+        leases.trouble = lambda verb: ApiError(503, "ServiceUnavailable", "")
+        with pytest.raises(LeadershipLost):
+            await first.hold()
+        return now() - 1000.0
+
+    assert travel(work) <= 10.1
 
 
 def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:

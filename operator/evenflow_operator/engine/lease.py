@@ -10,6 +10,7 @@ import logging
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from evenflow_operator.ports import ApiError, Clock, LeaseRecord, Leases
 
@@ -67,20 +68,25 @@ class Elector:
 
     async def hold(self) -> None:
         """Renew for ever. Raises LeadershipLost as soon as the lease may be somebody else's."""
+        trouble = ""
         while True:
-            await asyncio.sleep(self._times.retry)
-            left = self._renewed_at + self._times.renew_deadline - self._clock.monotonic()
+            await asyncio.sleep(min(self._times.retry, self._left()))
+            left = self._left()
+            if left <= 0:
+                self._lose(f"not renewed within {self._times.renew_deadline:g} s{trouble}")
             try:
-                await asyncio.wait_for(self._renew(), max(left, 0.001))
+                async with asyncio.timeout(left):
+                    await self._renew()
+                    trouble = ""
             except TimeoutError:
-                self._lose(f"not renewed within {self._times.renew_deadline:g} s")
+                trouble = ": no answer"
             except ApiError as error:
-                if error.conflict:
-                    await self._recover_or_lose()
-                elif self._clock.monotonic() - self._renewed_at >= self._times.renew_deadline:
-                    self._lose(f"not renewed within {self._times.renew_deadline:g} s: {error}")
-                else:
-                    log.warning("lease not renewed, trying again: %s", error)
+                trouble = f": {error}"
+                log.warning("lease not renewed, trying again: %s", error)
+
+    def _left(self) -> float:
+        """Seconds until the lease must be given up, unless it is renewed before."""
+        return max(0.0, self._renewed_at + self._times.renew_deadline - self._clock.monotonic())
 
     async def release(self) -> None:
         """Hand the lease back, so that a standby needn't wait for it to run out. Never raises for the API's sake."""
@@ -95,34 +101,37 @@ class Elector:
     async def _try_acquire(self) -> bool:
         try:
             current = await self._leases.get()
+            started = self._clock.monotonic()
             if current is None:
-                self._take(await self._leases.create(self._claim(None)))
+                self._own, self._renewed_at = await self._leases.create(self._claim(None)), started
                 return True
             self._observe(current)
             if not self._available(current):
                 return False
-            self._take(await self._leases.replace(self._claim(current)))
+            self._own, self._renewed_at = await self._leases.replace(self._claim(current)), started
         except ApiError as error:
             log.log(logging.DEBUG if error.status == 409 else logging.WARNING, "lease not acquired: %s", error)
             return False
         return True
 
     async def _renew(self) -> None:
+        """The lease counts from before the request: others count from when it was written."""
         assert self._own is not None
         started = self._clock.monotonic()
-        renewed = await self._leases.replace(replace(self._own, renewed_at=self._timestamp()))
-        self._own, self._renewed_at = renewed, started
-
-    async def _recover_or_lose(self) -> None:
-        """A write came between: ours, whose answer was lost, or somebody else's."""
-        with contextlib.suppress(ApiError):
+        try:
+            renewed = await self._leases.replace(replace(self._own, renewed_at=self._timestamp()))
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            # A write came between: ours, whose answer was lost, or somebody else's.
             current = await self._leases.get()
-            if current is not None and current.holder == self._identity:
-                self._own = current
-                return
-            self._lose(f"held by {current.holder if current else 'nobody'} now")
+            if current is None or current.holder != self._identity:
+                self._lose(f"held by {current.holder if current else 'nobody'} now")
+            self._own = current
+        else:
+            self._own, self._renewed_at = renewed, started
 
-    def _lose(self, why: str) -> None:
+    def _lose(self, why: str) -> NoReturn:
         self._own = None
         raise LeadershipLost(why)
 
@@ -147,9 +156,6 @@ class Elector:
             transitions=current.transitions + 1 if current else 0,
             resource_version=current.resource_version if current else None,
         )
-
-    def _take(self, own: LeaseRecord) -> None:
-        self._own, self._renewed_at = own, self._clock.monotonic()
 
     def _timestamp(self) -> str:
         return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
