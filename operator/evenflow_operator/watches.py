@@ -5,6 +5,7 @@ the process must end.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -59,7 +60,9 @@ class Watches:
         """Stop within `JOIN_SECONDS`; a thread that doesn't is left to die with the process."""
         self._stop.set()
         if self._kopf_loop is not None and self._kopf_stop is not None and not self._kopf_loop.is_closed():
-            self._kopf_loop.call_soon_threadsafe(self._kopf_stop.set)
+            with contextlib.suppress(RuntimeError):
+                # The loop may close in between.
+                self._kopf_loop.call_soon_threadsafe(self._kopf_stop.set)
         await asyncio.to_thread(self._thread.join, JOIN_SECONDS)
         if self._thread.is_alive():
             log.warning("watches: still not stopped after %g s", JOIN_SECONDS)
@@ -73,7 +76,8 @@ class Watches:
             problem = "the watches ended"
             try:
                 asyncio.run(self._once())
-            except Exception as error:
+            except BaseException as error:
+                # A CancelledError of kopf's own, too: a thread that ends silently leaves the engine blind.
                 problem = f"{type(error).__name__}: {error}"
             if self._stop.is_set():
                 return

@@ -139,6 +139,7 @@ async def test_a_pod_on_a_lost_node_does_not_fill_its_slot() -> None:
     setup = Setup()
     setup.pod(0, node="n1")
     setup.cache.put(NodeRecord("n1", "n1", lost=True))
+    setup.cache.put(NodeRecord("n2", "n2", lost=False))
     outcome = await setup.actor.act(setup.record, [create(0)])
     assert not outcome.failures
 

@@ -113,16 +113,38 @@ def test_a_foreign_service_is_shown_until_ours_takes_its_place() -> None:
 
 def test_nodes_that_are_silent_or_gone_are_lost() -> None:
     cache, told, _ = make()
-    for slot, node in enumerate(("alive", "silent", "gone")):
+    for slot, node in enumerate(("alive", "silent", "gone", "new")):
         cache.put(pod(slot, node=node))
     assert cache.lost_nodes(KEY) == frozenset(), "where nodes aren't watched, nothing is known of them"
     cache.put(NodeRecord("alive", "n1", lost=False))
     cache.put(NodeRecord("silent", "n2", lost=False))
+    cache.put(NodeRecord("gone", "n3", lost=False))
+    assert cache.lost_nodes(KEY) == frozenset(), "a node never seen may be newer than the watch of nodes"
+    cache.drop("nodes", "n3")
     assert cache.lost_nodes(KEY) == {"gone"}
     told.clear()
     cache.put(NodeRecord("silent", "n2", lost=True))
     assert cache.lost_nodes(KEY) == {"gone", "silent"}
     assert told == [KEY], "a pool with a pod on the node must be looked at"
+
+
+def test_a_node_that_comes_back_under_its_name_is_not_lost() -> None:
+    cache, _, _ = make()
+    cache.put(pod(0, node="gone"))
+    cache.put(NodeRecord("gone", "n1", lost=False))
+    cache.put(NodeRecord("alive", "n2", lost=False))
+    cache.drop("nodes", "n1")
+    cache.put(NodeRecord("gone", "n3", lost=False))
+    assert cache.lost_nodes(KEY) == frozenset()
+
+
+def test_when_every_node_is_silent_no_pod_is_given_up() -> None:
+    """The control plane hears nobody; the engines may serve on, and there is nowhere to go."""
+    cache, _, _ = make()
+    for slot in range(2):
+        cache.put(pod(slot, node=f"node-{slot}"))
+        cache.put(NodeRecord(f"node-{slot}", f"n{slot}", lost=True))
+    assert cache.lost_nodes(KEY) == frozenset()
 
 
 def test_a_list_puts_right_what_the_watch_missed_but_not_what_came_since() -> None:

@@ -169,6 +169,23 @@ def test_one_push_per_pod_at_a_time_and_the_newest_wins() -> None:
     travel(work)
 
 
+def test_a_push_submitted_just_as_the_one_before_ends_is_not_lost() -> None:
+    async def work() -> None:
+        admin, push = Admin(), None
+
+        def changed(key: Key) -> None:
+            if len(admin.pushed) == 1:
+                again = (pool_record(), "pod-0", "127.77.0.1", WorkerConfig(generation=5))
+                asyncio.get_running_loop().call_soon(push.submit, *again)
+
+        push = Pusher(admin, Tokens(None), Readings(LoopClock()), LoopClock(), changed, lambda result: None)
+        push.submit(pool_record(), "pod-0", "127.77.0.1", WorkerConfig(generation=4))
+        await asyncio.sleep(1)
+        assert [generation for _, generation, _ in admin.pushed] == [4, 5]
+
+    travel(work)
+
+
 def test_a_worker_that_refuses_us_is_left_alone_for_a_while() -> None:
     async def work() -> None:
         admin = Admin()

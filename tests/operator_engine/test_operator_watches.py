@@ -1,6 +1,7 @@
 """kopf's thread: started again when it fails, given up when that doesn't last, stopped in time."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import kopf
@@ -15,12 +16,19 @@ def broken() -> kopf.OperatorRegistry:
     raise RuntimeError("the stream said something fatal")
 
 
-async def test_watches_that_fail_again_and_again_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def cancelled() -> kopf.OperatorRegistry:
+    raise asyncio.CancelledError("something fatal, told by a cancellation")
+
+
+@pytest.mark.parametrize("registry", [broken, cancelled])
+async def test_watches_that_fail_again_and_again_are_given_up(
+    registry: Callable[[], kopf.OperatorRegistry], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 0.0)
     restarts: list[bool] = []
-    made = Watches(broken, namespaces=(), liveness_endpoint=None, restarted=lambda: restarts.append(True))
+    made = Watches(registry, namespaces=(), liveness_endpoint=None, restarted=lambda: restarts.append(True))
     made.start()
-    with pytest.raises(WatchesFailed, match="something fatal"):
+    with pytest.raises(WatchesFailed, match=r"RuntimeError|CancelledError"):
         await asyncio.wait_for(made.failed(), 10)
     assert len(restarts) == watches.MAX_RESTARTS
     await made.close()

@@ -128,12 +128,13 @@ class KubeClient:
         timeout: float = REQUEST_TIMEOUT_SECONDS,
     ) -> Any:
         """The decoded answer. Raises ApiError for every other status than 2xx, and for no answer at all."""
+        used = self._api
         try:
             return await self._request(method, path, query, body, content_type, accept, timeout)
         except ApiError as error:
             self._failed(method, error.status)
             # A token may have been rotated: read the credentials again, once, and only for what never happened.
-            if error.status != 401 or not await self._reconnect(self._api):
+            if error.status != 401 or not await self._reconnect(used):
                 raise
             return await self._request(method, path, query, body, content_type, accept, timeout)
 

@@ -60,6 +60,7 @@ class Cache:
         self._members: dict[Key, _Members] = {}
         self._foreign: dict[Key, dict[str, ServiceView]] = {}
         self._tombstones: OrderedDict[str, str] = OrderedDict()
+        self._gone_nodes: OrderedDict[str, None] = OrderedDict()
         self._order = 0
         self.synced = False
         """True once the first complete lists of pools and pods have been seen: nothing is decided before."""
@@ -104,6 +105,9 @@ class Cache:
             self._detach(entry)
             self._tell(entry.key)
             if isinstance(entry.record, NodeRecord):
+                self._gone_nodes[entry.record.name] = None
+                while len(self._gone_nodes) > TOMBSTONES:
+                    self._gone_nodes.popitem(last=False)
                 self._tell_pods_on(entry.record.name)
 
     def mark(self) -> int:
@@ -190,15 +194,17 @@ class Cache:
         return frozenset().union(*members.slices.values()) if members else frozenset()
 
     def lost_nodes(self, key: Key) -> frozenset[str]:
-        """Nodes of this pool's pods that are silent or gone. Empty where nodes aren't watched (namespaced mode)."""
-        if not self._entries["nodes"]:
+        """Nodes of this pool's pods that are silent, or that went. One never seen may be newer than the watch of nodes.
+
+        Empty where nodes aren't watched (namespaced mode), and when all of them are silent: then it is the control
+        plane that doesn't hear them, and there is no place for a replacement.
+        """
+        nodes = [entry.record for entry in self._entries["nodes"].values() if isinstance(entry.record, NodeRecord)]
+        alive = {node.name for node in nodes if not node.lost}
+        if not alive:
             return frozenset()
-        alive = {
-            entry.record.name
-            for entry in self._entries["nodes"].values()
-            if isinstance(entry.record, NodeRecord) and not entry.record.lost
-        }
-        return frozenset(pod.node for pod in self.pods(key) if pod.node and pod.node not in alive)
+        lost = {node.name for node in nodes if node.lost} | self._gone_nodes.keys()
+        return frozenset(pod.node for pod in self.pods(key) if pod.node in lost and pod.node not in alive)
 
     def counts(self) -> Mapping[Kind, int]:
         return {kind: len(entries) for kind, entries in self._entries.items()}

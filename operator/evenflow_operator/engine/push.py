@@ -54,9 +54,7 @@ class Pusher:
             return
         self._next[uid] = _Push(record, uid, ip, config)
         if uid not in self._tasks:
-            task = asyncio.create_task(self._drain(uid), name=f"push to {uid}")
-            self._tasks[uid] = task
-            task.add_done_callback(lambda _: self._tasks.pop(uid, None))
+            self._tasks[uid] = asyncio.create_task(self._drain(uid), name=f"push to {uid}")
 
     async def token_problem(self, record: PoolRecord) -> str | None:
         """Why this pool's admin token can't be had; None when it can, or when none is asked for."""
@@ -73,10 +71,14 @@ class Pusher:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _drain(self, uid: str) -> None:
-        while (push := self._next.pop(uid, None)) is not None:
-            result = await self._push(push)
-            self._count(result)
-            self._changed(push.record.key)
+        try:
+            while (push := self._next.pop(uid, None)) is not None:
+                result = await self._push(push)
+                self._count(result)
+                self._changed(push.record.key)
+        finally:
+            # In the same step as the last look: what is submitted from now on starts a task of its own.
+            self._tasks.pop(uid, None)
 
     async def _push(self, push: _Push) -> str:
         try:
