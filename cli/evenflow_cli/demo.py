@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _time_scale(text: str) -> int:
-    value = int(text)
+    value = int(text) if text.isdecimal() else 0
     if not 1 <= value <= 100:
-        raise argparse.ArgumentTypeError(f"{text}: must be a whole number from 1 to 100")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a whole number from 1 to 100")
     return value

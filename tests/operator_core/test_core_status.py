@@ -65,6 +65,14 @@ def test_measured_figures_are_written_once_a_minute_and_phases_at_once() -> None
     assert status["readyReplicas"] == 3
 
 
+def test_one_slot_that_is_not_there_yet_is_said_in_the_singular() -> None:
+    cluster = ready_cluster()
+    name = cluster.by_slot()[0][0].name
+    cluster.pods[name] = replace(cluster.pods[name], ready=False)
+    cluster.decide()
+    assert condition(cluster, "Progressing")["message"] == "not serving yet: slot 0"
+
+
 def test_every_spec_change_is_observed_even_when_nothing_else_follows() -> None:
     cluster = ready_cluster()
     cluster.change(metrics={"intervalSeconds": 14})

@@ -25,7 +25,7 @@ def spec_valid(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Ve
         names = ", ".join(conflicts)
         return false(
             reason.NAME_CONFLICT,
-            f"Services {names} belong to somebody else; rename the pool or the class, or remove them",
+            f"not this pool's, but named as it needs: Service {names}; rename the pool or the class, or delete it",
         )
     if snapshot.admin_token_problem is not None:
         return false(reason.TOKEN_UNAVAILABLE, f"spec.adminTokenSecretRef: {snapshot.admin_token_problem}")

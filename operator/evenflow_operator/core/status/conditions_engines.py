@@ -66,7 +66,9 @@ def scheduler_active(situation: Situation, outcome: Outcome, memory: PoolMemory)
             return false(SchedulerActiveReason.STOCK_SCHEDULER, f"slot {slot}: {state.engine}: {state.reason}")
     silent = sorted(slot for slot, pod in situation.filling.items() if pod.ready and slot not in states)
     if not states or silent:
-        return unknown(SchedulerActiveReason.UNKNOWN, f"{len(states)} of {len(situation.filling)} workers say")
+        return unknown(
+            SchedulerActiveReason.UNKNOWN, f"{len(states)} of {len(situation.filling)} workers report a scheduler"
+        )
     return true(SchedulerActiveReason.ACTIVE, f"{len(states)} engines run the evenflow scheduler")
 
 
@@ -78,7 +80,7 @@ def caps_converged(situation: Situation, outcome: Outcome, memory: PoolMemory) -
         return unknown(reason.WAITING, "no slot is ready")
     late = sorted(slot for slot, pod in ready.items() if not _applied(situation, pod))
     if late:
-        return false(reason.WAITING, f"{slot_list(late)} haven't reported the wanted settings as applied")
+        return false(reason.WAITING, f"wanted settings not yet reported as applied: {slot_list(late)}")
     mode = situation.spec.admission.mode
     if mode is AdmissionMode.OFF:
         return true(reason.OFF, "spec.admission.mode is Off")

@@ -53,16 +53,16 @@ def progressing(situation: Situation, outcome: Outcome, memory: PoolMemory) -> V
     if situation.surplus > 0:
         return true(reason.SCALING_DOWN, f"{len(situation.slots)} slots, {situation.spec.replicas} wanted")
     if draining:
-        return true(reason.DRAINING, f"{slot_list(draining)} finish their requests")
+        return true(reason.DRAINING, f"requests still finish on {slot_list(draining)}")
     if empty:
-        return true(reason.CREATING_PODS, f"{slot_list(empty)} need a pod")
+        return true(reason.CREATING_PODS, f"no pod yet for {slot_list(empty)}")
     if waiting:
-        return true(reason.WAITING_FOR_PODS, f"{slot_list(waiting)} aren't serving yet")
+        return true(reason.WAITING_FOR_PODS, f"not serving yet: {slot_list(waiting)}")
     moving = sorted(
         slot for slot, pod in filling.items() if pod.classes != frozenset(outcome.assignment.classes.get(slot, ()))
     )
     if moving:
-        return true(reason.REBALANCING, f"{slot_list(moving)} change their classes")
+        return true(reason.REBALANCING, f"classes change on {slot_list(moving)}")
     return false(reason.STABLE, f"{len(filling)} slots are as wanted")
 
 
@@ -78,7 +78,7 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
     if crashed:
         return true(reason.POD_FAILED, f"{crashed[0].name}: {crashed[0].waiting_reason}")
     if outcome.refill.backing_off:
-        return true(reason.BACK_OFF, f"{slot_list(sorted(outcome.refill.backing_off))} wait after failures")
+        return true(reason.BACK_OFF, f"waiting after failures: {slot_list(sorted(outcome.refill.backing_off))}")
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))
     if stalled:
         return true(reason.ENGINE_STALLED, f"{slot_list(stalled)}: requests wait, but the engine doesn't iterate")
@@ -91,10 +91,10 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
         return true(reason.INSUFFICIENT_ACCELERATORS, f"{unplaced[0].name}: {unplaced[0].unschedulable}"[:1000])
     late = _late_configs(situation, memory)
     if late:
-        return true(reason.CONFIG_NOT_APPLIED, f"{slot_list(late)} haven't applied their worker config for a minute")
+        return true(reason.CONFIG_NOT_APPLIED, f"worker config not applied for a minute: {slot_list(late)}")
     if outcome.refill.waiting_for_gpus:
         slots = slot_list(sorted(outcome.refill.waiting_for_gpus))
-        return true(reason.WAITING_FOR_GPUS, f"{slots} wait until terminating pods give their GPUs back")
+        return true(reason.WAITING_FOR_GPUS, f"terminating pods still hold the GPUs for {slots}")
     return false(reason.AS_EXPECTED, "nothing is wrong")
 
 
