@@ -9,7 +9,9 @@ STAMP := $(VENV)/.installed
 .PHONY: help setup demo demo-quick test test-real check lint types unit generate bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## /{printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@test -t 1 && bold=$$(printf '\033[1m') plain=$$(printf '\033[0m'); \
+	awk -F ':.*## ' -v on="$$bold" -v off="$$plain" \
+	  '/^[a-z][a-z-]*:.*## /{printf "  %s%-12s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
 
 # Reinstalled only when the list of dependencies changed: seconds otherwise.
 $(STAMP): pyproject.toml

@@ -170,7 +170,7 @@ def _show(state: ClusterState, output: str, headline: str) -> None:
         f"{headline}\n\n"
         f"  export KUBECONFIG={state.kubeconfig}\n\n"
         "Then, for example:\n"
-        "  evenflow operator &                       # the operator, against this cluster\n"
+        "  evenflow operator --no-leader-election &  # the operator, against this cluster\n"
         "  kubectl apply -f examples/pool.yaml\n"
         "  kubectl get llmpool -w\n"
         f"  evenflow cluster down{_option(state.name)}",

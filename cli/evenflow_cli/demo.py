@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 from dataclasses import replace
@@ -35,6 +36,10 @@ def demo_command(arguments: list[str]) -> int:
         return EXIT_UNUSABLE
     if options.time_scale:
         scenario = replace(scenario, time_scale=options.time_scale)
+    for name in ("report", "picture"):
+        if problem := unwritable(getattr(options, name)):
+            progress.print(f"evenflow demo: --{name}: {problem}", style="red", highlight=False)
+            return EXIT_UNUSABLE
     try:
         report, series = asyncio.run(_interruptible(scenario, progress))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -47,13 +52,28 @@ def demo_command(arguments: list[str]) -> int:
     draw(series, scenario.title, picture)
     document = report.document()
     if options.report:
-        Path(options.report).write_text(json.dumps(document, indent=2) + "\n")
+        target = Path(options.report)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(json.dumps(document, indent=2) + "\n")
     if options.output == "json":
         json.dump(document, sys.stdout, indent=2)
         print()
     else:
         print_result(Console(width=None if sys.stdout.isatty() else 100), report, picture=str(picture))
     return 0 if report.ok else EXIT_NOT_TRUSTED
+
+
+def unwritable(file: str | None) -> str | None:
+    """Why a file could not be written: asked before the replay rather than after it, and nothing is made yet."""
+    if file is None:
+        return None
+    path = Path(file).absolute()
+    existing = next(place for place in (path, *path.parents) if place.exists())
+    if existing == path and path.is_dir():
+        return f"{file} is a folder; name a file in it"
+    if existing != path and not existing.is_dir():
+        return f"{existing} is no folder; name a file that can be written"
+    return None if os.access(existing, os.W_OK) else f"{existing} can't be written; name another file"
 
 
 async def _interruptible(scenario: Scenario, console: Console) -> tuple[DemoReport, list[PhaseSeries]]:

@@ -2,6 +2,7 @@
 missing extra breaks only the commands that need it."""
 
 import importlib
+import importlib.metadata
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -23,6 +24,22 @@ cluster_app = typer.Typer(
 app.add_typer(cluster_app, name="cluster")
 worker_app = typer.Typer(help="The worker that runs inside vLLM.", no_args_is_help=True)
 app.add_typer(worker_app, name="worker")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"evenflow {importlib.metadata.version('evenflow')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def evenflow(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Keeps a fleet of LLM servers flowing evenly."""
+
 
 PASS_THROUGH = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 

@@ -90,7 +90,8 @@ async def _started(scenario: Scenario, screen: Screen) -> AsyncIterator[Running]
     try:
         async with Children(folder) as children:
             kubeconfig = await _start_cluster(children, folder)
-            screen.say(f"Cluster up: two A100 nodes (kubectl --kubeconfig {kubeconfig} get llmpool -w)")
+            screen.say("Cluster up: two A100 nodes. To look inside from another terminal:")
+            screen.say(f"  export KUBECONFIG={kubeconfig}")
             found = await prometheus.start_if_present(children, folder)
             command = [_evenflow(), "operator", "--kubeconfig", str(kubeconfig), "--no-leader-election"]
             if found is not None:

@@ -245,4 +245,4 @@ class Screen:
         )
 
     def say(self, text: str) -> None:
-        self._console.print(text, highlight=False)
+        self._console.print(text, highlight=False, soft_wrap=True)
