@@ -94,6 +94,16 @@ def test_a_restart_during_a_rollout_and_a_scale_down_changes_no_command(moment: 
     assert one.pods == two.pods
 
 
+def test_a_clock_that_was_set_back_makes_no_back_off_endless() -> None:
+    cluster = ready_cluster(replicas=1)
+    cluster.fail(cluster.by_slot()[0][0].name)
+    cluster.decide()
+    cluster.now -= 86_400
+    cluster.restart_operator()
+    cluster.run(65, seconds=5)
+    assert cluster.by_slot()[0][0].ready
+
+
 def test_back_off_survives() -> None:
     cluster = ready_cluster(replicas=1)
     for _ in range(3):

@@ -45,9 +45,10 @@ class LoopClock:
 class ManualClock:
     def __init__(self, start: float = 1000.0) -> None:
         self.at = start
+        self.wall = 1_700_000_000.0
 
     def now(self) -> float:
-        return 1_700_000_000.0 + self.at
+        return self.wall + self.at
 
     def monotonic(self) -> float:
         return self.at

@@ -1,5 +1,6 @@
 """The Cluster port against the embedded API server: preconditions, conflicts, paging, credentials, time-outs."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,9 @@ from cluster_kit import Stage, eventually, pools, stage
 
 from evenflow_devcluster.embedded.faults import Fault
 from evenflow_operator.adapters import cluster as adapter
+from evenflow_operator.adapters import kube
 from evenflow_operator.adapters.cluster import KubeCluster
-from evenflow_operator.adapters.kube import KubeClient
+from evenflow_operator.adapters.kube import KubeClient, load_configuration
 from evenflow_operator.ports import ApiError
 
 
@@ -176,3 +178,24 @@ async def test_retry_after_is_handed_on_and_bounded(tmp_path: Path) -> None:
         assert (first.retry_after, second.retry_after) == (7.0, 60.0)
         assert first.certain
         assert first.transient
+
+
+async def test_many_requests_refused_at_once_have_the_credentials_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each reading closes the connections before the last: requests under way would be cut off."""
+    async with stage(tmp_path) as s:
+        client = KubeClient(s.kubeconfig)
+        await client.connect()
+        read: list[bool] = []
+
+        async def counted(*given: str | None) -> Any:
+            read.append(True)
+            return await load_configuration(*given)
+
+        monkeypatch.setattr(kube, "load_configuration", counted)
+        s.cluster.faults.add(Fault(resources=("services",), status=401, count=8))
+        path = "/api/v1/namespaces/default/services"
+        await asyncio.gather(*(client.request("GET", path) for _ in range(8)))
+        await client.close()
+        assert len(read) == 1

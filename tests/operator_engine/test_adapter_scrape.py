@@ -89,6 +89,13 @@ def test_one_nan_spoils_a_sum_and_is_not_papered_over() -> None:
     assert counters(text).evictions is None
 
 
+def test_evictions_counted_by_the_worker_stand_in_only_where_the_engine_has_no_count() -> None:
+    """A page of the engine that couldn't be read once must not swap one counter for another between two samples."""
+    worker = 'evenflow_evictions_total{traffic_class="chat"} 6\n'
+    assert counters(worker).evictions is None
+    assert counters(worker + "vllm:num_requests_running 3\n").evictions == 6.0
+
+
 def test_timestamps_and_braces_in_labels_are_no_problem() -> None:
     text = 'vllm:num_requests_running{model_name="a}b{c kind=\\"resumed\\""} 4.0 1700000000000\n'
     assert counters(text).running == 4.0

@@ -12,7 +12,7 @@ from engine_kit import NAMESPACE, DictCluster, ManualClock, pod_view, pool_recor
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import CreatePod, Decision, Plan, PutService
-from evenflow_operator.core.snapshot import Snapshot
+from evenflow_operator.core.snapshot import EngineCounters, Reading, Snapshot
 from evenflow_operator.engine.act import Actor
 from evenflow_operator.engine.cache import Cache
 from evenflow_operator.engine.expectations import Expectations
@@ -20,7 +20,7 @@ from evenflow_operator.engine.push import Pusher
 from evenflow_operator.engine.readings import Readings
 from evenflow_operator.engine.reconcile import FOREIGN_CHECK_SECONDS, SLOWEST_LOOK_SECONDS, Core, Reconciler
 from evenflow_operator.engine.workqueue import Retry, WorkQueue
-from evenflow_operator.ports import ApiError, Key, PodRecord, PoolRecord
+from evenflow_operator.ports import ApiError, Key, PodRecord, PoolRecord, Sample
 from evenflow_operator.telemetry import Telemetry
 
 KEY = (NAMESPACE, "llama")
@@ -162,6 +162,24 @@ async def test_a_pool_made_again_under_the_name_starts_with_no_memory() -> None:
     assert len(bench.restored) == 2
     assert bench.seen[1].uid == "pool-2"
     assert bench.seen[1].memory == PoolMemory()
+
+
+async def test_when_the_clock_is_set_back_samples_of_the_future_are_forgotten_and_own_writes_are_not() -> None:
+    bench = Bench()
+    await bench.once()
+    bench.cache.put(PodRecord(NAMESPACE, "llama", pod_view(0)))
+    reading = Reading(bench.clock.now(), "Scrape", EngineCounters(waiting=1.0))
+    bench.readings.put_sample(KEY, Sample({"pod-0": reading}), ["pod-0"])
+    bench.expectations.patch(KEY, 0, "llama-0-aaaaaa", "pod-0", "10")
+    bench.clock.wall -= 3.0
+    await bench.once()
+    assert (len(bench.restored), len(bench.seen[-1].readings)) == (1, 1), "a clock that is disciplined a little"
+    bench.clock.wall -= 3600.0
+    await bench.once()
+    assert (len(bench.restored), len(bench.seen[-1].readings)) == (2, 0)
+    assert bench.seen[-1].unsettled_slots == {0}
+    await bench.once()
+    assert len(bench.restored) == 2
 
 
 async def test_a_stale_cache_of_a_pool_that_is_gone_decides_nothing() -> None:

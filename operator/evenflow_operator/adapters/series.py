@@ -53,7 +53,8 @@ class SeriesSums:
 
     def counters(self) -> EngineCounters:
         return EngineCounters(
-            evictions=self._first("preemptions", "evictions"),
+            # Without any page of the engine the two must not be mixed: they needn't have counted the same.
+            evictions=self._first("preemptions", "evictions") if "running" in self._seen else self._get("preemptions"),
             admitted=self._get("admitted"),
             completed=self._get("completed"),
             iterations=self._first("iterations", "iterations_vllm"),

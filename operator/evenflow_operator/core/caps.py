@@ -189,7 +189,7 @@ def _written(
     if within_bounds and abs(wanted - old) < WRITE_STEP * old:
         return old, False
     if wanted > old:
-        return (old, False) if now - state.raised_at < RAISE_SECONDS and within_bounds else (wanted, True)
+        return (old, False) if 0 <= now - state.raised_at < RAISE_SECONDS and within_bounds else (wanted, True)
     return wanted, False
 
 

@@ -31,6 +31,8 @@ SLOWEST_LOOK_SECONDS = 300.0
 STALE_RETRY_SECONDS = 0.05
 FOREIGN_CHECK_SECONDS = 30.0
 STATUS_TRIES = 3
+CLOCK_STEP_SECONDS = 5.0
+"""A clock set back by more makes what is remembered by its times worthless: old samples would count as fresh."""
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,8 @@ class _Pool:
     memory: PoolMemory
     refusals: dict[int, str] = field(default_factory=dict)
     foreign_checked_at: float = 0.0
+    seen_at: float = 0.0
+    """Time of the last pass, by the clock on the wall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,15 +143,20 @@ class Reconciler:
 
     async def _pool(self, record: PoolRecord) -> _Pool:
         known = self._pools.get(record.key)
-        if known is not None and known.uid == record.uid:
+        now = self._clock.now()
+        if known is not None and known.uid == record.uid and now >= known.seen_at - CLOCK_STEP_SECONDS:
+            known.seen_at = now
             return known
-        if known is not None:
+        if known is not None and known.uid == record.uid:
+            log.warning("pool %s/%s: the clock was set back; what is known is read again", *record.key)
+            self._readings.forget(record.key)
+        elif known is not None:
             self._forget(record.key)
         live = await self._cluster.get_pool(record.namespace, record.name)
         if live is None or live[0].uid != record.uid:
             raise Retry("the pool was deleted or made again")
         memory = self._core.restore(live[1], self._cache.pods(record.key))
-        known = self._pools[record.key] = _Pool(record.uid, memory)
+        known = self._pools[record.key] = _Pool(record.uid, memory, seen_at=now)
         return known
 
     async def _settle(self, key: Key) -> None:

@@ -82,7 +82,10 @@ def create_command(situation: Situation, slot: int, manifest: Mapping[str, objec
 
 
 def _backoff(situation: Situation) -> dict[int, SlotBackoff]:
-    backoff = {slot: entry for slot, entry in situation.snapshot.memory.backoff.items() if slot in situation.slots}
+    # No longer than the longest, whatever clock the date was taken from.
+    latest = situation.now + LONGEST_BACKOFF_SECONDS
+    remembered = situation.snapshot.memory.backoff.items()
+    backoff = {slot: replace(it, until=min(it.until, latest)) for slot, it in remembered if slot in situation.slots}
     for slot, pod in situation.filling.items():
         ready_for = situation.now - pod.ready_since if pod.ready and pod.ready_since is not None else 0.0
         if ready_for >= FORGIVEN_AFTER_SECONDS:
