@@ -5,7 +5,7 @@ import contextlib
 import functools
 import logging
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenflow_operator.adapters.events import KubeEvents
@@ -48,6 +48,7 @@ class EngineParts:
     prometheus: PrometheusMetrics | None
     admin: HttpWorkerAdmin
     tokens: Tokens
+    leading: Callable[[], bool]
 
 
 class Engine:
@@ -84,7 +85,7 @@ class Engine:
             cache=self._cache,
             expectations=expectations,
             readings=self._readings,
-            actor=Actor(parts.cluster, self._cache, expectations, self._pusher),
+            actor=Actor(parts.cluster, self._cache, expectations, self._pusher, parts.leading),
             pusher=self._pusher,
             events=parts.events,
             queue=self._queue,

@@ -150,6 +150,7 @@ class Operator:
             prometheus=prometheus,
             admin=HttpWorkerAdmin(),
             tokens=SecretTokens(client, clock, settings.admin_token_secrets),
+            leading=self._leading,
         )
 
     async def _crd_installed(self) -> bool:

@@ -103,6 +103,18 @@ async def test_a_create_shows_in_the_cache_at_once() -> None:
     assert setup.expectations.unsettled(KEY) == frozenset()
 
 
+async def test_who_no_longer_leads_writes_nothing_of_a_plan_begun_before() -> None:
+    setup = Setup()
+    setup.pod(0)
+    setup.cache.put(ServiceRecord(NAMESPACE, service_view()))
+    actor = Actor(setup.cluster, setup.cache, setup.expectations, setup.pushes, lambda: False)
+    kinds = [create(1), patch(0), DeletePod(0, "llama-0-aaaaaa", "pod-0", None, WHY), PutService(service_manifest("x"))]
+    outcome = await actor.act(setup.record, [*kinds, DeleteService("llama", "service-llama")])
+    assert outcome.stale
+    assert setup.cluster.writes == []
+    assert setup.expectations.unsettled(KEY) == frozenset()
+
+
 async def test_a_create_without_an_answer_is_expected_and_not_repeated() -> None:
     setup = Setup()
     setup.cluster.fail_after = lambda verb, name: ApiError(0, "Timeout", "")

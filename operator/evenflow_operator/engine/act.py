@@ -5,7 +5,7 @@ Order: Services, patches (several pods at once), deletes, then creates in growin
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -62,13 +62,22 @@ class Stale(Exception):
 
 
 class Actor:
-    """Everything that it writes lies in the pool's namespace."""
+    """Everything that it writes lies in the pool's namespace, and only while `leading` says so: a process that was
+    stopped for a while wakes up in the middle of a plan, before it notices that it has lost the lease."""
 
-    def __init__(self, cluster: Cluster, cache: Cache, expectations: Expectations, pusher: Pusher) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        cache: Cache,
+        expectations: Expectations,
+        pusher: Pusher,
+        leading: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._cluster = cluster
         self._cache = cache
         self._expectations = expectations
         self._pusher = pusher
+        self._leading = leading
 
     async def act(self, record: PoolRecord, commands: Sequence[Command]) -> Outcome:
         """Never raises for a single command: what could not be done stands in the outcome."""
@@ -123,6 +132,8 @@ class Actor:
         return None
 
     async def _do(self, record: PoolRecord, command: Command) -> None:
+        if not self._leading():
+            raise Stale("somebody else may lead by now")
         current = self._cache.pool(record.key)
         if current is None or current.uid != record.uid or current.deleting:
             raise Stale("the pool is gone")
