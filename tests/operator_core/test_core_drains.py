@@ -140,6 +140,11 @@ def test_an_unready_pod_goes_before_ready_ones_and_without_a_drain() -> None:
     plan = cluster.decide()
     assert deleted(plan) == [2]
     assert drained(plan) == []
+    (why,) = [one for one in plan.decisions if one.reason == DecisionReason.SCALE_DOWN]
+    gone = next(command.name for command in plan.commands if isinstance(command, DeletePod))
+    assert why.type == "DeletePod"
+    assert why.message == f"slot 2: delete {gone}: it serves nobody; 2 replicas wanted, 3 slots"
+    assert cluster.status["decisions"][-1]["message"] == why.message
 
 
 def test_a_drain_ends_when_the_slot_is_wanted_again() -> None:

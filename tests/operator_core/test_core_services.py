@@ -51,10 +51,14 @@ def test_a_service_of_somebody_else_is_reported_and_the_others_are_served() -> N
     assert "llama-code" in condition(cluster, "SpecValid")["message"]
     assert cluster.services["llama-code"] == foreign
     assert condition(cluster, "Ready")["status"] == "True"
+    degraded = condition(cluster, "Degraded")
+    assert (degraded["status"], degraded["reason"]) == ("True", "ServiceConflict")
+    assert degraded["message"].endswith("Service llama-code")
     del cluster.services["llama-code"]
     assert put(cluster.decide()) == ["llama-code"]
     cluster.decide()
     assert condition(cluster, "SpecValid")["status"] == "True"
+    assert condition(cluster, "Degraded")["status"] == "False"
 
 
 def test_a_foreign_service_that_the_pool_does_not_need_is_left_alone() -> None:

@@ -95,6 +95,8 @@ class DegradedReason(StrEnum):
     """A pod can't be scheduled."""
     CREATE_REFUSED = "CreateRefused"
     """The API server refused a pod or a Service: quota, admission, permissions."""
+    SERVICE_CONFLICT = "ServiceConflict"
+    """A Service that the pool needs is somebody else's: requests to it don't reach the pool."""
     CONFIG_NOT_APPLIED = "ConfigNotApplied"
     """An engine doesn't take its worker config."""
     WAITING_FOR_GPUS = "WaitingForGPUs"

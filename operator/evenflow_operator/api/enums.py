@@ -106,7 +106,7 @@ class DecisionType(ApiEnum):
     REPLACE_POD = "ReplacePod"
     """A dead pod's object is deleted, so that the slot can be filled."""
     DELETE_POD = "DeletePod"
-    """A drained or surplus pod is deleted."""
+    """A pod is deleted: drained, surplus, or not wanted and serving nobody."""
     ADOPT_POD = "AdoptPod"
     """A pod without an owner is taken over."""
     DRAIN = "Drain"

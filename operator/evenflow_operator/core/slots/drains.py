@@ -61,33 +61,42 @@ def drains(situation: Situation, loss: SlotLoss) -> Drains:
         found = policy(situation, under_way, cancel, loss)
         if found is None:
             continue
-        slot, why = found
-        pod = situation.filling[slot]
+        pod = situation.filling[found.slot]
         if _never_served(pod):
-            return Drains({}, cancel, (*deletes, _delete(slot, pod, why)), stuck)
-        return Drains({slot: why}, cancel, deletes, stuck)
+            message = f"delete {pod.name}: it serves nobody; {found.because}"
+            why = decision(DecisionType.DELETE_POD, found.reason, message, slot=found.slot, pod=pod.name)
+            return Drains({}, cancel, (*deletes, _delete(found.slot, pod, why)), stuck)
+        message = f"drain {pod.name}: {found.because}"
+        why = decision(found.kind, found.reason, message, slot=found.slot, pod=pod.name)
+        return Drains({found.slot: why}, cancel, deletes, stuck)
     return Drains({}, cancel, deletes, stuck)
 
 
-Candidate = tuple[int, Decision] | None
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """The slot that is to be emptied next, the type of the decision to drain it, and why."""
+
+    slot: int
+    kind: DecisionType
+    reason: DecisionReason
+    because: str
 
 
 def _users_drain(
     situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
-) -> Candidate:
+) -> _Candidate | None:
     """A user asks for it with the annotation `evenflow.dev/drain-reason` on the pod."""
     if under_way:
         return None
     for slot, pod in situation.filling.items():
         if pod.drain_reason is not None and pod.drain_started is None and situation.settled(slot):
-            message = f"drain {pod.name}: {pod.drain_reason[:200]}"
-            return slot, decision(DecisionType.DRAIN, DecisionReason.USER_DRAIN, message, slot=slot, pod=pod.name)
+            return _Candidate(slot, DecisionType.DRAIN, DecisionReason.USER_DRAIN, pod.drain_reason[:200])
     return None
 
 
 def _rollout(
     situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
-) -> Candidate:
+) -> _Candidate | None:
     if any(pod.drain_reason not in ROLLOUT_REASONS for pod in under_way.values()) or _stuck(situation) is not None:
         return None
     outdated = {
@@ -105,13 +114,13 @@ def _rollout(
     counted = unavailable if situation.available(pod) else in_the_way
     if len(counted) >= situation.spec.rollout.max_unavailable:
         return None
-    message = f"drain {pod.name}: revision {pod.revision} becomes {situation.revision}"
-    return slot, decision(DecisionType.ROLLOUT, DecisionReason.REVISION_CHANGED, message, slot=slot, pod=pod.name)
+    because = f"revision {pod.revision} becomes {situation.revision}"
+    return _Candidate(slot, DecisionType.ROLLOUT, DecisionReason.REVISION_CHANGED, because)
 
 
 def _scale_down(
     situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
-) -> Candidate:
+) -> _Candidate | None:
     if under_way or situation.surplus == 0:
         return None
     candidates = [
@@ -129,9 +138,8 @@ def _scale_down(
             -number,
         ),
     )
-    pod = filling[slot]
-    message = f"drain {pod.name}: {situation.spec.replicas} replicas wanted, {len(situation.slots)} slots"
-    return slot, decision(DecisionType.SCALE, DecisionReason.SCALE_DOWN, message, slot=slot, pod=pod.name)
+    because = f"{situation.spec.replicas} replicas wanted, {len(situation.slots)} slots"
+    return _Candidate(slot, DecisionType.SCALE, DecisionReason.SCALE_DOWN, because)
 
 
 def _stuck(situation: Situation) -> str | None:

@@ -89,6 +89,10 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
     unplaced = [pod for pod in filling.values() if pod.unschedulable is not None]
     if unplaced:
         return true(reason.INSUFFICIENT_ACCELERATORS, f"{unplaced[0].name}: {unplaced[0].unschedulable}"[:1000])
+    conflicts = outcome.services.conflicts
+    if conflicts:
+        names = ", ".join(conflicts)
+        return true(reason.SERVICE_CONFLICT, f"not this pool's, so requests to it reach somebody else: Service {names}")
     late = _late_configs(situation, memory)
     if late:
         return true(reason.CONFIG_NOT_APPLIED, f"worker config not applied for a minute: {slot_list(late)}")
