@@ -296,6 +296,9 @@ def draw_cures() -> None:
     panels[1][0].set_ylabel("requests per second,\neviction = start again")
     panels[0][0].text(0.6, greedy[0], "greedy", color=MUTED, va="bottom")
     panels[1][0].text(0.6, greedy[1], "greedy", color=MUTED, va="top")
+    # Last, once for each shared axis: setting a limit ends its growth with what is drawn after.
+    for row in panels:
+        row[0].set_ylim(0, 1.08 * row[0].get_ylim()[1])
     save(figure, "cures")
 
 
@@ -305,7 +308,6 @@ def line(
     for row, colour in ((0, RED), (1, BLUE)):
         panels[row][column].plot(x, [values[row] for values in found], "o-", color=colour, lw=2, ms=4)
         panels[row][column].axhline(greedy[row], color=MUTED, lw=1)
-        panels[row][column].set_ylim(bottom=0)
 
 
 def draw_severity() -> None:

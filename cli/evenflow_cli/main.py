@@ -4,6 +4,7 @@ missing extra breaks only the commands that need it."""
 import importlib
 import importlib.metadata
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from types import ModuleType
@@ -55,7 +56,34 @@ class PictureOutput(StrEnum):
     PNG = "png"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="What to print on standard output.")]
+def _one_of(kind: type[StrEnum]) -> Callable[[str], StrEnum]:
+    """Reads a choice; typer's own reading of one words its refusal as pydantic's error."""
+
+    def read(text: str) -> StrEnum:
+        try:
+            return kind(text)
+        except ValueError:
+            raise typer.BadParameter(f"found {text!r}; choose {', '.join(kind)}") from None
+
+    return read
+
+
+OutputOption = Annotated[
+    Output,
+    typer.Option(
+        "--output", "-o", help="What to print on standard output.", parser=_one_of(Output), metavar="[table|json]"
+    ),
+]
+PictureOutputOption = Annotated[
+    PictureOutput,
+    typer.Option(
+        "--output",
+        "-o",
+        help="What to print on standard output; png is an image.",
+        parser=_one_of(PictureOutput),
+        metavar="[table|json|png]",
+    ),
+]
 ClusterName = Annotated[str, typer.Option("--name", help="Which cluster.", metavar="NAME")]
 
 
@@ -98,9 +126,7 @@ def plan(
     column: Annotated[
         list[str] | None, typer.Option(metavar="FIELD=HEADER", help="Which column is arrival_s, prompt_tokens, …")
     ] = None,
-    output: Annotated[PictureOutput, typer.Option("--output", "-o", help="png: an image on standard output.")] = (
-        PictureOutput.TABLE
-    ),
+    output: PictureOutputOption = PictureOutput.TABLE,
 ) -> None:
     """Advise on a pool without a cluster: placement, cap, watermark, trims, replicas, and why."""
     module = _command("plan", "operator,plot" if output is PictureOutput.PNG else "operator")
@@ -143,9 +169,7 @@ def simulate(
         list[str] | None, typer.Option(metavar="FIELD=HEADER", help="Which column is arrival_s, prompt_tokens, …")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; default: one per core.")] = None,
-    output: Annotated[PictureOutput, typer.Option("--output", "-o", help="png: an image on standard output.")] = (
-        PictureOutput.TABLE
-    ),
+    output: PictureOutputOption = PictureOutput.TABLE,
 ) -> None:
     """Serve a trace on a simulated pool under several policies, side by side."""
     module = _command("simulate", "operator,worker,plot" if output is PictureOutput.PNG else "operator,worker")

@@ -87,7 +87,10 @@ def simulate_command(options: Options) -> int:
         return EXIT_FAILED
     if runs[0].refused:
         limit = "spec.model.maxModelLen" if _model_binds(pool) else "spec.engine.kvCacheTokens"
-        console.print(f"note: {runs[0].refused} requests are longer than {limit} allows and were refused", markup=False)
+        count = runs[0].refused
+        words = "request is longer" if count == 1 else "requests are longer"
+        refused = f"{count:,} {words} than {limit} allows and {'was' if count == 1 else 'were'} refused"
+        console.print(f"note: {refused}", markup=False)
     document = trace.document([path.name for _, path in files], trace_options)
     document["refused"] = runs[0].refused
     if options.output == "json":

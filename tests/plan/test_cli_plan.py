@@ -55,6 +55,18 @@ def test_measures_go_from_nothing_to_the_cap() -> None:
     assert measures["watermark 5%"]["evictionsPerCompletion"] == pytest.approx(0.417, abs=0.001)
 
 
+def test_the_watermark_that_is_enough_is_written_in_one_form() -> None:
+    text = " ".join(run_plan(ROOT / "examples" / "pool-tiers.yaml").stdout.split())
+    assert set(re.findall(r"\b1[78](?:\.\d+)? ?%", text)) == {"18.1%"}
+
+
+def test_an_output_that_there_is_not_is_refused_in_plain_words() -> None:
+    result = run_plan(ROOT / "examples" / "pool.yaml", "-o", "yaml")
+    assert result.exit_code == 2
+    assert "found 'yaml'; choose table, json, png" in result.stderr
+    assert "Value error" not in result.stderr
+
+
 def test_x_star_is_exact() -> None:
     document = planned(ROOT / "examples" / "pool-tiers.yaml")
     by_name = {one["name"]: one for one in document["classes"]}

@@ -162,7 +162,7 @@ def test_requests_that_do_not_fit_are_counted_and_named(pool_file: Path, tmp_pat
     result = run("-f", pool_file, "--trace", trace, "-o", "json", "--policies", "stock,evenflow")
     assert [row["completed"] for row in rows_of(result).values()] == [1, 1]
     assert json.loads(result.stdout)["trace"]["refused"] == 1
-    assert "1 requests are longer than spec.model.maxModelLen allows" in result.stderr
+    assert "1 request is longer than spec.model.maxModelLen allows and was refused" in result.stderr
 
 
 def test_prefix_caching_where_the_trace_names_blocks(pool_file: Path, trace_file: Path, tmp_path: Path) -> None:

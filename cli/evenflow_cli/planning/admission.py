@@ -88,6 +88,11 @@ def group_admission(subject: Subject, group: Group) -> GroupAdmission:
     )
 
 
+def enough_share(needed: float) -> float:
+    """A finite watermark as it is shown everywhere: in tenths of a percent, rounded up, since less is not enough."""
+    return math.ceil(round(1000 * needed, 6)) / 1000
+
+
 def _measures(group: Group, needed: float) -> tuple[Measure, ...]:
     mix, kv = group.mix, group.kv_tokens
     pulse = pulse_cycle_rate(mix, kv) / eviction_free_rate(mix, kv)
@@ -102,7 +107,7 @@ def _measures(group: Group, needed: float) -> tuple[Measure, ...]:
         with_watermark(f"watermark {WIDE_WATERMARK:.0%}", WIDE_WATERMARK * kv),
     ]
     if WIDE_WATERMARK * kv < needed < math.inf:
-        share = math.ceil(1000 * needed / kv) / 1000
+        share = enough_share(needed / kv)
         measures.append(Measure(f"watermark {share:.1%}", 0.0, pulse, share))
     measures.append(Measure(f"cap 1.0 x*, watermark {TIER_WATERMARK:.0%}", 0.0, 1.0, TIER_WATERMARK))
     return tuple(measures)

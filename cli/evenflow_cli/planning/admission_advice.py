@@ -2,7 +2,7 @@
 
 import math
 
-from evenflow_cli.planning.admission import GroupAdmission
+from evenflow_cli.planning.admission import GroupAdmission, enough_share
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.wording import Advice, kv_binds, memory_free
 from evenflow_operator.api.enums import AdmissionMode, AdmissionUnit, SchedulingPolicy
@@ -136,10 +136,10 @@ def _watermark_alone(worst: GroupAdmission, needed: float) -> str:
     if math.isinf(needed):
         return "No watermark alone could end the waves; the cap does."
     if needed <= WIDE_WATERMARK:
-        return f"A watermark of {100 * needed:.2g} % would end the waves without any cap."
+        return f"A watermark of {enough_share(needed):.1%} would end the waves without any cap."
     throughput = worst.measures[0].throughput
     cost = f" and still complete only {throughput:.0%} of what x* does" if throughput < 0.99 else ""
     return (
-        f"To end the waves without a cap it would have to leave {100 * needed:.2g} % of memory free{cost}; "
+        f"To end the waves without a cap it would have to leave {enough_share(needed):.1%} of memory free{cost}; "
         "the cap is cheaper."
     )

@@ -9,7 +9,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from evenflow_cli.planning.admission import GroupAdmission
+from evenflow_cli.planning.admission import GroupAdmission, enough_share
 from evenflow_cli.planning.capacity import RESOURCES, Load
 from evenflow_cli.planning.document import classes_of
 from evenflow_cli.planning.placements import Candidate
@@ -140,7 +140,9 @@ def _set_text(worst: GroupAdmission) -> Text:
     cap = "no cap" if worst.multiple is None else f"cap {worst.multiple:.2f} x*"
     needed = worst.watermark / worst.group.kv_tokens
     enough = (
-        "none is enough to end the waves" if math.isinf(needed) else f"{needed:.1%} would end all waves without a cap"
+        "none is enough to end the waves"
+        if math.isinf(needed)
+        else f"{enough_share(needed):.1%} would end all waves without a cap"
     )
     if needed == 0:
         enough = "there are no waves to end"
