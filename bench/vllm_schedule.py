@@ -2,7 +2,7 @@
 
     python bench/vllm_schedule.py cost                 microseconds of one schedule() beside stock FCFS and PRIORITY
     python bench/vllm_schedule.py queue                vLLM's own queues beside ours
-    python bench/vllm_schedule.py open [--seeds 5]     open arrivals and a burst, oracle lengths
+    python bench/vllm_schedule.py open [--seeds 5]     the loads of open_arrivals.py, with aging beside
     python bench/vllm_schedule.py predictor            CPU per request, and steps beside a busy predictor
 
 Needs vLLM for CPU (`make test-real` makes such an environment); no model is loaded, a fake runner gives the tokens.
@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,9 @@ import numpy as np
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQueue
 
 from evenflow_contract.worker_config import Admission, WorkerConfig
+from evenflow_model.volume import volume
 from evenflow_worker.predict import LengthModel, Prompt
+from open_arrivals import BLOCK, CAPACITY, LOADS, PROMPT, X_STAR, Result, draw, mean_of
 
 SVF = WorkerConfig(generation=1, aging_seconds=0.0)
 
@@ -146,46 +148,20 @@ def queue(model: Path) -> None:
 # ---------------------------------------------------------------------- order and cap
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    mean: float
-    p99: float
-    evictions: float
-    recomputed: float
-
-
-SHORT, LONG, LONG_SHARE, PROMPT = 32, 512, 0.2, 64
-CAPACITY, BLOCK = 16_384, 16
-
-
-def _work(count: int, source: random.Random) -> list[int]:
-    return [LONG if source.random() < LONG_SHARE else SHORT for _ in range(count)]
-
-
-def _volume_mean() -> float:
-    blocks = lambda output: sum(BLOCK * -(-(PROMPT + 1 + j) // BLOCK) for j in range(output))  # noqa: E731
-    return LONG_SHARE * blocks(LONG) + (1 - LONG_SHARE) * blocks(SHORT)
-
-
-def _replay(engine: Engine, outputs: Sequence[int], rate: float | None, source: random.Random) -> Result:
-    """Latency in iterations of requests that arrive at random times, `rate` per iteration, or all at once."""
-    arrivals, now = [], 0.0
-    for _ in outputs:
-        now += source.expovariate(rate) if rate else 0.0
-        arrivals.append(now)
+def _replay(engine: Engine, requests: Sequence[tuple[float, int]]) -> Result:
     arrived: dict[str, float] = {}
     latency: list[float] = []
     recomputed = evictions = generated = step = index = 0
     highest: dict[str, int] = {}
-    while len(latency) < len(outputs):
-        while index < len(outputs) and arrivals[index] <= step:
+    while len(latency) < len(requests):
+        while index < len(requests) and requests[index][0] <= step:
             name = f"r{index}"
-            request = engine.add(name, PROMPT, outputs[index], priority=_volume(outputs[index]))
+            arrived[name], output = requests[index]
+            request = engine.add(name, PROMPT, output, priority=volume(PROMPT, output))
             hooks = getattr(engine.scheduler, "evenflow", None)
             if hooks is not None:
                 # The oracle: as a perfect predictor's answer would arrive.
-                hooks.steering.predict(request, float(outputs[index]))
-            arrived[name] = arrivals[index]
+                hooks.steering.predict(request, float(output))
             index += 1
         if not engine.scheduler.requests:
             step += 1
@@ -210,10 +186,6 @@ def _replay(engine: Engine, outputs: Sequence[int], rate: float | None, source: 
     return Result(sum(latency) / count, latency[int(0.99 * count)], evictions / count, recomputed / generated)
 
 
-def _volume(output: int) -> int:
-    return PROMPT * output + output * (output + 1) // 2
-
-
 def open_arrivals(model: Path, seeds: int, count: int) -> None:
     limited = Admission("Limited", "Volume", 1.0)
     policies: dict[str, WorkerConfig | str] = {
@@ -224,20 +196,15 @@ def open_arrivals(model: Path, seeds: int, count: int) -> None:
         "SVF aged 30": replace(SVF, aging_seconds=30.0),
         "SVF aged 30, volume cap 1.0": replace(SVF, aging_seconds=30.0, admission=limited),
     }
-    x_star = CAPACITY / _volume_mean()
     print(
-        f"x* {x_star:.3f} requests per iteration; {seeds} seeds, {count} requests each, iterations of 0.03 s for aging"
+        f"x* {X_STAR:.3f} requests per iteration; {seeds} seeds, {count} requests each, iterations of 0.03 s for aging"
     )
-    for title, rate in (("rho 0.95", 0.95 * x_star), ("rho 1.1", 1.1 * x_star), ("burst", None)):
+    for title, rate in LOADS.items():
         base: Result | None = None
         print(f"{title:30}{'mean':>8}{'ratio':>7}{'p99':>8}{'ratio':>7}{'evict':>7}{'recomputed':>11}")
         for name, policy in policies.items():
-            found = []
-            for seed in range(seeds):
-                source = random.Random(seed)
-                outputs = _work(1_000 if rate is None else count, source)
-                found.append(_replay(_engine(model, policy), outputs, rate, source))
-            mean = Result(*(statistics.mean(getattr(one, field) for one in found) for field in Result.__slots__))
+            loads = [draw(count, rate, random.Random(seed)) for seed in range(seeds)]
+            mean = mean_of([_replay(_engine(model, policy), load) for load in loads])
             base = base or mean
             print(
                 f"{name:30}{mean.mean:8.1f}{mean.mean / base.mean:7.3f}{mean.p99:8.0f}{mean.p99 / base.p99:7.2f}"
@@ -332,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", default="cost", choices=("cost", "queue", "open", "predictor"))
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=1_500, help="of each open run")
+    parser.add_argument("--requests", type=int, default=1_000, help="of each open run")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         model = make_model_dir(Path(folder) / "model")
