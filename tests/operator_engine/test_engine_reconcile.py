@@ -11,7 +11,7 @@ from engine_kit import NAMESPACE, DictCluster, ManualClock, pod_view, pool_recor
 
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import CreatePod, Decision, Plan, PutService
+from evenflow_operator.core.plan import CreatePod, Decision, Notice, Plan, PutService
 from evenflow_operator.core.snapshot import EngineCounters, Reading, Snapshot
 from evenflow_operator.engine.act import Actor
 from evenflow_operator.engine.cache import Cache
@@ -250,6 +250,20 @@ async def test_a_refused_create_is_reported_and_known_to_the_next_decision() -> 
     bench.cache.put(PodRecord(NAMESPACE, "llama", pod_view(0)))
     await bench.once()
     assert bench.seen[2].create_refusals == {}
+
+
+async def test_a_notice_becomes_one_event_and_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    begun = Notice("Degraded", True, "PodFailed", "llama-0-x: CrashLoopBackOff")
+    over = Notice("Degraded", False, "AsExpected", "PodFailed is over: nothing is wrong")
+    bench.plan = planned(notices=(begun, over))
+    caplog.set_level("INFO")
+    await bench.once()
+    assert bench.heard.events == [(one.warning, one.reason, one.message) for one in (begun, over)]
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", "pool serving/llama: Degraded PodFailed: llama-0-x: CrashLoopBackOff"),
+        ("INFO", "pool serving/llama: Degraded AsExpected: PodFailed is over: nothing is wrong"),
+    ]
 
 
 async def test_an_answer_that_was_lost_leaves_the_slot_alone_until_a_list_was_seen() -> None:

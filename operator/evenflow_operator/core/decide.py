@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from evenflow_contract.worker_config import Admission
 from evenflow_operator.api.conditions import DecisionReason
@@ -14,7 +15,7 @@ from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.placement.assign import Assignment, assign, loss_of
 from evenflow_operator.core.placement.lengths import observe
 from evenflow_operator.core.placement.severity_cache import SeverityCache
-from evenflow_operator.core.plan import Command, CreatePod, Decision, PatchPod, Plan, PushConfig
+from evenflow_operator.core.plan import Command, CreatePod, Decision, Notice, PatchPod, Plan, PushConfig
 from evenflow_operator.core.pods.config import base_config, slot_config
 from evenflow_operator.core.pods.patches import patches, pushes
 from evenflow_operator.core.pods.render import PodRequest, render_pod
@@ -27,6 +28,7 @@ from evenflow_operator.core.slots.stalls import renewed_progress
 from evenflow_operator.core.slots.survey import Situation, survey, warming
 from evenflow_operator.core.snapshot import Snapshot
 from evenflow_operator.core.status.grace import carried_over
+from evenflow_operator.core.status.notices import notices
 from evenflow_operator.core.status.pool import invalid_status, pool_status
 from evenflow_operator.core.status.throttle import next_write, throttled
 
@@ -37,8 +39,10 @@ DEFAULT_IMAGE = "evenflow:latest"
 def decide(snapshot: Snapshot, cache: SeverityCache) -> Plan:
     """What to do about the pool now. A spec that can't be read, or a pool that is being deleted, is left alone."""
     if snapshot.pool is None:
-        status, memory = throttled(invalid_status(snapshot), snapshot.memory, snapshot.now)
-        return Plan((), (), status, memory, None)
+        invalid = invalid_status(snapshot)
+        news, memory = _told(invalid, snapshot.memory)
+        status, memory = throttled(invalid, memory, snapshot.now)
+        return Plan((), (), status, memory, None, news)
     if snapshot.pool.metadata.deletion_timestamp is not None:
         return Plan((), (), None, snapshot.memory, None)
     spec = snapshot.pool.spec
@@ -185,6 +189,12 @@ def _remember_advice(situation: Situation, outcome: Outcome) -> PoolMemory:
 def _plan(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Plan:
     now = situation.now
     complete = carried_over(pool_status(situation, outcome, memory), memory, now, warming=situation.warming)
+    news, memory = _told(complete, memory)
     status, memory = throttled(complete, memory, now)
     again = requeue_after(situation, outcome, next_write(complete, memory, now))
-    return Plan(outcome.commands, outcome.decisions, status, memory, again)
+    return Plan(outcome.commands, outcome.decisions, status, memory, again, news)
+
+
+def _told(status: Mapping[str, Any], memory: PoolMemory) -> tuple[tuple[Notice, ...], PoolMemory]:
+    news, told = notices(status["conditions"], memory.told)
+    return news, replace(memory, told=told)

@@ -98,6 +98,8 @@ class PoolMemory:
     """Type, reason and message of what Advisory mode came to in the last pass: advice is given once."""
     conditions: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Per condition type: status and lastTransitionTime."""
+    told: Mapping[str, str] = field(default_factory=dict)
+    """Failures that were told as Events and aren't over: condition type to reason."""
     written_status: Mapping[str, Any] = field(default_factory=dict)
     """The status that the last plan asked to write."""
     status_unknown: bool = False

@@ -89,6 +89,16 @@ Command = CreatePod | DeletePod | PatchPod | PushConfig | PutService | DeleteSer
 
 
 @dataclass(frozen=True, slots=True)
+class Notice:
+    """A failure that a condition says has begun or become another (`warning`), or is over: an Event and a log line."""
+
+    condition: str
+    warning: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     commands: tuple[Command, ...]
     decisions: tuple[Decision, ...]
@@ -99,3 +109,4 @@ class Plan:
     """Keep it as it is, or `memory.status_lost()` when writing the status failed."""
     requeue_after: float | None
     """Seconds until this pool must be looked at again even if nothing changes; None: only on an event."""
+    notices: tuple[Notice, ...] = ()

@@ -6,6 +6,7 @@ from typing import Any
 from evenflow_operator.api.enums import SlotPhase
 from evenflow_operator.core.memory import PoolMemory, Progress, SlotBackoff
 from evenflow_operator.core.snapshot import PodView
+from evenflow_operator.core.status.notices import failures
 from evenflow_operator.core.times import parse_time
 
 
@@ -48,6 +49,7 @@ def restore(status: Mapping[str, Any], pods: Iterable[PodView] = ()) -> PoolMemo
             for entry in _objects(status, "conditions")
             if "type" in entry
         },
+        told=failures(_objects(status, "conditions")),
         written_status=status if _objects(status, "conditions") else {},
         restored=bool(_objects(status, "conditions")),
     )

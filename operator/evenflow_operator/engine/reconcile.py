@@ -13,7 +13,7 @@ from typing import Any
 from evenflow_operator.api.conditions import DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import CreatePod, Decision, PatchPod, Plan
+from evenflow_operator.core.plan import CreatePod, Decision, Notice, PatchPod, Plan
 from evenflow_operator.core.slots.refill import names_taken
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
@@ -137,6 +137,7 @@ class Reconciler:
         memory, status, decisions = settle_plan(plan, pool.memory, undone)
         pool.memory = names_taken(memory, _taken(outcome), snapshot.now)
         self._report(record, decisions, outcome)
+        self._tell(record, plan.notices)
         if status is not None:
             await self._write_status(record, pool, status)
         self._again(key, plan, outcome)
@@ -225,6 +226,12 @@ class Reconciler:
                 patched = isinstance(failure.command, PatchPod)
                 reason = DegradedReason.CONFIG_NOT_APPLIED if patched else DegradedReason.CREATE_REFUSED
                 self._events.post(record, warning=True, reason=reason.value, message=failure.problem)
+
+    def _tell(self, record: PoolRecord, notices: Sequence[Notice]) -> None:
+        for one in notices:
+            level = logging.WARNING if one.warning else logging.INFO
+            log.log(level, "pool %s/%s: %s %s: %s", *record.key, one.condition, one.reason, one.message)
+            self._events.post(record, warning=one.warning, reason=one.reason, message=one.message)
 
     async def _write_status(self, record: PoolRecord, pool: _Pool, status: Mapping[str, Any]) -> None:
         for attempt in range(1, STATUS_TRIES + 1):
