@@ -175,6 +175,7 @@ class Operator:
             leases = KubeLeases(self._client, namespace, settings.lease_name)
             self._elector = Elector(leases, self._identity, self._clock, self._rng, settings.lease_times)
             self._waiting_for = ""
+            log.info("asking for the lease %s/%s", namespace, settings.lease_name)
             await self._elector.acquire()
         return True
 

@@ -81,6 +81,30 @@ def test_the_first_creates_the_lease_and_keeps_it() -> None:
     travel(work)
 
 
+def test_a_standby_names_the_holder_once_and_again_when_it_changes(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        leases = OneLease()
+        first, second, third = (elector(leases, name) for name in "abc")
+        await first.acquire()
+        waiting = asyncio.create_task(third.acquire())
+        await asyncio.sleep(5)
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(300)
+        holding.cancel()
+        await first.release()
+        await second.acquire()
+        holding = asyncio.create_task(second.hold())
+        await asyncio.sleep(300)
+        assert not waiting.done()
+
+    caplog.set_level("INFO")
+    travel(work)
+    told = [record.message for record in caplog.records if record.message.startswith("standing by")]
+    assert [line.split()[2] for line in told] == ["a", "b"]
+    # The clock began at 22:30:00; the lease was written just then, for 15 s.
+    assert "until 22:30:15 UTC" in told[0]
+
+
 def test_a_released_lease_is_taken_within_seconds() -> None:
     async def work() -> float:
         leases = OneLease()

@@ -50,6 +50,8 @@ class Elector:
         self._times = times
         self._observed: LeaseRecord | None = None
         self._observed_at = 0.0
+        self._named = ""
+        """The holder that the log has named last."""
         self._own: LeaseRecord | None = None
         self._renewed_at = 0.0
 
@@ -107,6 +109,7 @@ class Elector:
                 return True
             self._observe(current)
             if not self._available(current):
+                self._name_holder(current)
                 return False
             self._own, self._renewed_at = await self._leases.replace(self._claim(current)), started
         except ApiError as error:
@@ -140,6 +143,19 @@ class Elector:
             (current.resource_version, current.holder) != (self._observed.resource_version, self._observed.holder)
         ):
             self._observed, self._observed_at = current, self._clock.monotonic()
+
+    def _name_holder(self, current: LeaseRecord) -> None:
+        """A standby says whom it waits for: once, and again when that is another."""
+        if current.holder == self._named:
+            return
+        self._named = current.holder
+        left = current.duration_seconds - (self._clock.monotonic() - self._observed_at)
+        until = datetime.fromtimestamp(self._clock.now() + left, UTC).strftime("%H:%M:%S")
+        log.info(
+            "standing by: %s holds the lease until %s UTC, or longer if it renews it; this one leads then",
+            current.holder,
+            until,
+        )
 
     def _available(self, current: LeaseRecord) -> bool:
         if not current.holder or current.holder == self._identity:
