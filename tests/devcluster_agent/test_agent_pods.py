@@ -161,6 +161,40 @@ async def test_what_cannot_run_says_why(world: World, container: Json, words: st
     await world.remove(name)
 
 
+async def test_a_pod_that_needs_real_images_waits_for_them_and_starts_nothing(world: World, tmp_path: Path) -> None:
+    copied = tmp_path / "copied"
+    init = {"name": "worker", "image": "evenflow/worker:1", "command": ["touch", str(copied)]}
+    name = await world.create(
+        {"image": "vllm/vllm-openai:v0.32.0", "command": ["vllm", "serve"]}, initContainers=[init]
+    )
+    pod = await world.until(
+        name, lambda pod: engine(pod).get("state", {}).get("waiting", {}).get("reason") == "ImagePullBackOff"
+    )
+    assert "'vllm/vllm-openai:v0.32.0' can't be pulled" in engine(pod)["state"]["waiting"]["message"]
+    assert "local programs only" in engine(pod)["state"]["waiting"]["message"]
+    assert pod["status"]["initContainerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    assert (pod["status"]["phase"], engine(pod)["restartCount"]) == ("Pending", 0)
+    assert not copied.exists()
+    await world.event(name, "Failed", "image 'evenflow/worker:1' can't be pulled")
+    await world.client.delete(f"{PODS}/{name}")
+    await world.gone(name)
+
+
+async def test_a_normal_start_gives_no_warning(world: World) -> None:
+    probe = {"httpGet": {"port": 8000, "path": "/pid"}, "periodSeconds": 1, "failureThreshold": 60}
+    name = await world.create(server(startupProbe=probe))
+    await world.until(name, is_ready)
+    await world.remove(name)
+    # The end is the last event, and events are posted in order: what would have warned of the start is there by now.
+    marker = await world.create({"command": ["no-such-program"]})
+    await world.event(marker, "Failed", "executable file not found")
+    items, _ = await world.client.list("/api/v1/namespaces/default/events")
+    assert [
+        item["message"] for item in items if item["involvedObject"]["name"] == name and item["type"] != "Normal"
+    ] == []
+    await world.remove(marker)
+
+
 async def test_logs_and_the_log_before_them(world: World) -> None:
     name = await world.create(
         {"command": ["sh", "-c", "echo run on $HOSTNAME; sleep 0.2; exit 1"]}, terminationGracePeriodSeconds=0

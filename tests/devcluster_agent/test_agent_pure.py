@@ -7,16 +7,19 @@ import socket
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from evenflow_devcluster.agent.addresses import choose_address
+from evenflow_devcluster.agent.container import ContainerRunner
 from evenflow_devcluster.agent.expansion import ConfigError
+from evenflow_devcluster.agent.images import missing_images
 from evenflow_devcluster.agent.logs import LogFile, LogQuery, read_log
 from evenflow_devcluster.agent.node import UNREACHABLE, toleration_seconds
 from evenflow_devcluster.agent.pod_status import ContainerState, Running, Terminated, Waiting, build_status, phase_of
-from evenflow_devcluster.agent.probes import ProbeTiming, Verdict, check_handlers
+from evenflow_devcluster.agent.probes import ProbeTiming, Verdict, check_handlers, still_starting
 from evenflow_devcluster.agent.server import log_query
 from evenflow_devcluster.agent.settings import AgentSettings
 from evenflow_devcluster.agent.volumes import contents, publish
@@ -262,3 +265,51 @@ def test_log_options() -> None:
     for bad in ({"tailLines": "-1"}, {"limitBytes": "x"}, {"sinceTime": "yesterday"}):
         with pytest.raises(ValueError, match=next(iter(bad))):
             log_query(bad, NOW)
+
+
+# images
+
+
+@pytest.mark.parametrize(
+    ("image", "command", "init", "runs"),
+    [
+        ("none", ["no-such-program"], False, True),
+        ("evenflow/engine:0.1.0", ["python", "-m", "x"], False, True),
+        ("local/mine:1", ["no-such-program"], True, True),
+        ("example.com/tool:1", ["sh"], False, True),
+        ("example.com/tool:1", ["$(TOOL)"], False, True),
+        ("example.com/tool:1", ["/shared/tool"], False, True),
+        ("example.com/tool:1", ["sh"], True, False),
+        ("example.com/tool:1", ["no-such-program"], False, False),
+        ("example.com/tool:1", None, False, False),
+        ("evenflow/engine-of-others:1", ["no-such-program"], False, False),
+    ],
+)
+def test_which_pods_need_real_images(image: str, command: list[str] | None, init: bool, runs: bool) -> None:
+    container = {"name": "c", "image": image, "command": command, "volumeMounts": [{"mountPath": "/shared"}]}
+    first = {"name": "first", "image": "none", "command": ["true"]}
+    missing = missing_images({"containers": [container], "initContainers": [first] if init else []}, python="python")
+    assert set(missing) == (set() if runs else {"c", "first"} if init else {"c"})
+
+
+# a start
+
+
+def test_a_startup_probe_warns_once_starting_takes_longer_than_a_period() -> None:
+    assert still_starting({"periodSeconds": 1}, 9.9)
+    assert not still_starting({"periodSeconds": 1}, 10.0)
+    assert still_starting({"periodSeconds": 30}, 29.9)
+    events: list[str] = []
+    clock = [NOW]
+    around = SimpleNamespace(
+        now=lambda: clock[0],
+        event=lambda reason, message, *, warning: events.append(f"{reason} {message}"),
+        changed=lambda: None,
+    )
+    container = {"name": "c", "startupProbe": {"periodSeconds": 1, "failureThreshold": 60}}
+    runner = ContainerRunner(container, cast(Any, around), restart_policy="Always")
+    runner.status = runner.status.with_state(Running(NOW))
+    for seconds in (0, 9, 10):
+        clock[0] = NOW + timedelta(seconds=seconds)
+        assert runner._on_startup(Verdict(False, False, 1), f"after {seconds}")
+    assert events == ["Unhealthy Startup probe failed: after 10"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,7 +15,7 @@ import aiohttp
 from evenflow_devcluster.agent.expansion import ConfigError, Mount, rewrite
 from evenflow_devcluster.agent.logs import LogFile, drop_logs
 from evenflow_devcluster.agent.pod_status import ContainerState, Running, Terminated, Waiting
-from evenflow_devcluster.agent.probes import Target, Verdict, probe_loop, run_hook
+from evenflow_devcluster.agent.probes import Target, Verdict, probe_loop, run_hook, still_starting
 from evenflow_devcluster.agent.process import ContainerProcess, Exit, StartError, run_command
 from evenflow_devcluster.agent.settings import AgentSettings
 
@@ -85,6 +86,10 @@ class ContainerRunner:
     @property
     def log_open(self) -> bool:
         return self._log is not None and not self._log.closed
+
+    def hold(self, reason: str, message: str) -> None:
+        """Say why this container, which hasn't been started, waits."""
+        self._set(self.status.with_state(Waiting(reason, message)))
 
     async def run(self) -> None:
         """Until the container has ended for good: stopped, or not to be restarted under its policy."""
@@ -223,7 +228,10 @@ class ContainerRunner:
             self._around.event("Unhealthy", f"{kind} probe failed: {problem}", warning=True)
 
     def _on_startup(self, verdict: Verdict, problem: str | None) -> bool:
-        self._unhealthy("Startup", problem)
+        state = self.status.state
+        running = (self._around.now() - state.started_at).total_seconds() if isinstance(state, Running) else math.inf
+        if not still_starting(self.container["startupProbe"], running):
+            self._unhealthy("Startup", problem)
         if verdict.passing:
             self._set(replace(self.status, started=True))
             self._after_startup()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from evenflow_devcluster.agent.addresses import choose_address, port_is_free
 from evenflow_devcluster.agent.container import ContainerRunner
 from evenflow_devcluster.agent.events import EventRecorder
 from evenflow_devcluster.agent.expansion import ConfigError
+from evenflow_devcluster.agent.images import missing_images
 from evenflow_devcluster.agent.pod_files import PodFiles, Preparation
 from evenflow_devcluster.agent.pod_status import build_status, phase_of
 from evenflow_devcluster.agent.probes import check_handlers
@@ -205,6 +206,10 @@ class PodWorker:
         except (ConfigError, OSError) as error:
             self._refuse(str(error))
             return
+        missing = missing_images(self.pod["spec"], python=self.settings.python)
+        if missing:
+            await self._wait_for_images(missing)
+            return
         await self._mount()
         self._dirty.set()
         for runner in self._init:
@@ -216,6 +221,17 @@ class PodWorker:
                 return
         if not self._stop.is_set():
             await asyncio.gather(*(runner.run() for runner in self._main))
+
+    async def _wait_for_images(self, missing: Mapping[str, str]) -> None:
+        """As a kubelet shows it, but tried once: what this agent can't run it can't run later either."""
+        for runner in self._runners:
+            runner.hold("ErrImagePull", missing[runner.name])
+        for message in dict.fromkeys(missing.values()):
+            self.event("Failed", f"Failed to pull image: {message}", warning=True)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), self.settings.crash_delay(2))
+        for runner in self._runners:
+            runner.hold("ImagePullBackOff", missing[runner.name])
 
     def _refuse(self, message: str) -> None:
         self._refused = message

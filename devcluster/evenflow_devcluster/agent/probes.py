@@ -1,7 +1,9 @@
 """Startup, readiness and liveness probes, and preStop hooks: what is asked, when, and what the answers add up to."""
 
 import asyncio
+import errno
 import math
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +16,7 @@ from evenflow_devcluster.agent.process import StartError
 Json = dict[str, Any]
 
 _EAGER_SECONDS = 0.2
-_CONNECT_ERRORS = (aiohttp.ClientError, OSError, asyncio.TimeoutError)
+_CONNECT_ERRORS = (aiohttp.ClientError, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +87,20 @@ async def ask(handler: Json, target: Target, timeout: float) -> str | None:
                 return None if code == 0 else f"command exited with {code}: {output[-200:]}"
     except (StartError, ConfigError) as error:
         return str(error)
+    except TimeoutError:
+        return f"no answer within {timeout:g} s"
     except _CONNECT_ERRORS as error:
-        return f"{type(error).__name__}: {error}" if str(error) else f"no answer within {timeout:g} s"
+        return _said(error)
     raise ConfigError(f"{sorted(handler)}: not a kind of probe this node agent knows; use httpGet, tcpSocket or exec")
+
+
+def _said(error: Exception) -> str:
+    """A failed connection in a kubelet's words, without this computer's objects and addresses in them."""
+    number = getattr(error, "errno", None)
+    if not isinstance(number, int) or number not in errno.errorcode:
+        return str(error) or type(error).__name__
+    connecting = isinstance(error, aiohttp.ClientConnectorError) or not isinstance(error, aiohttp.ClientError)
+    return f"{'connect: ' if connecting else ''}{os.strerror(number).lower()}"
 
 
 async def _http(handler: Json, target: Target) -> str | None:
@@ -143,6 +156,14 @@ async def probe_loop(
             if not on_verdict(verdict, problem):
                 return
         await asyncio.sleep(period)
+
+
+def still_starting(probe: Json, running_for: float) -> bool:
+    """Whether a startup probe that fails `running_for` seconds after the start says only that programs take time.
+
+    So for the probe's first period, and for the 10 s that are a period's default: a process is asked here at once.
+    """
+    return running_for < max(ProbeTiming.of(probe).period, ProbeTiming().period)
 
 
 def check_handlers(container: Json) -> None:

@@ -33,10 +33,15 @@ class Exit:
     signal: int | None = None
 
 
+def program_path(python: str) -> str:
+    """Where a container's program is looked for unless it sets PATH."""
+    return f"{os.path.dirname(python)}:{_SYSTEM_PATH}"
+
+
 def base_environment(inherited: Mapping[str, str], *, python: str, home: str, hostname: str) -> dict[str, str]:
     """What every container starts from. PATH begins with this interpreter's folder: `python`, `evenflow` are ours."""
     result = {name: inherited[name] for name in _INHERITED if name in inherited}
-    result["PATH"] = f"{os.path.dirname(python)}:{_SYSTEM_PATH}"
+    result["PATH"] = program_path(python)
     result["HOME"] = home
     result["HOSTNAME"] = hostname
     return result
