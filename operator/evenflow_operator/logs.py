@@ -30,13 +30,15 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False)
 
 
-def configure_logging(log_format: LogFormat, level: str) -> None:
+def configure_logging(log_format: LogFormat, level: str, *filters: logging.Filter) -> None:
     """Replace the root logger's handlers; libraries speak up from WARNING on, unless the level is DEBUG."""
     handler = logging.StreamHandler(sys.stderr)
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+    for one in filters:
+        handler.addFilter(one)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)

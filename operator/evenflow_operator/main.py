@@ -30,6 +30,7 @@ from evenflow_operator.engine.lease import Elector, LeadershipLost
 from evenflow_operator.engine.reconcile import Core
 from evenflow_operator.engine.watchdog import CacheMismatch
 from evenflow_operator.logs import configure_logging
+from evenflow_operator.outages import Outage
 from evenflow_operator.ports import ApiError, Clock
 from evenflow_operator.probes import PortTaken, ProbeServer
 from evenflow_operator.settings import Settings, SettingsError, parse_settings
@@ -40,6 +41,7 @@ SWITCH_SECONDS = 0.001
 """How soon the engine's loop gets the interpreter back from the threads of the watches and of decide."""
 CRD_PAUSES = (1.0, 2.0, 5.0, 10.0, 30.0)
 STOP_SECONDS = 4.0
+ASK_TIMEOUT_SECONDS = 5.0
 CRD_HINT = "the CRD llmservingpools.serving.evenflow.dev is not installed; run: evenflow crd | kubectl apply -f -"
 
 log = logging.getLogger(__name__)
@@ -47,15 +49,16 @@ log = logging.getLogger(__name__)
 
 def main(arguments: Sequence[str]) -> int:
     """Run until SIGTERM or SIGINT. The exit status: 0 stopped, 1 failed, 2 wrong settings."""
+    outage = Outage()
     try:
         settings = parse_settings(arguments)
-        configure_logging(settings.log_format, settings.log_level)
+        configure_logging(settings.log_format, settings.log_level, outage)
     except ValueError as error:
         print(f"evenflow operator: {error}", file=sys.stderr)
         return 2
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
-        asyncio.run(_run_until_signal(settings))
+        asyncio.run(_run_until_signal(settings, outage))
     except (KubeConfigError, PortTaken, SettingsError) as error:
         log.error("%s", error)
         return 2
@@ -67,19 +70,27 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def _run_until_signal(settings: Settings) -> None:
+async def _run_until_signal(settings: Settings, outage: Outage) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    await Operator(settings).run(stop)
+    await Operator(settings, outage=outage).run(stop)
 
 
 class Operator:
     """One operator process. `run` it once."""
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        outage: Outage | None = None,
+    ) -> None:
         self._settings = settings
+        self._outage = outage or Outage()
         self._clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._identity = f"{socket.gethostname()}-{os.getpid()}-{self._rng.getrandbits(32):08x}"
@@ -110,6 +121,7 @@ class Operator:
         running = {
             asyncio.create_task(engine.run(), name="engine"),
             asyncio.create_task(stop.wait(), name="stop"),
+            asyncio.create_task(self._outage.look(self._ask), name="outage"),
         }
         if self._elector is not None:
             running.add(asyncio.create_task(self._elector.hold(), name="lease"))
@@ -121,6 +133,9 @@ class Operator:
             for task in running:
                 task.cancel()
             await asyncio.wait(running, timeout=STOP_SECONDS / 2)
+
+    async def _ask(self) -> object:
+        return await self._client.request("GET", "/version", timeout=ASK_TIMEOUT_SECONDS)
 
     def _parts(self) -> EngineParts:
         settings, client, clock = self._settings, self._client, self._clock
