@@ -90,7 +90,12 @@ def _cause(record: logging.LogRecord) -> str | None:
         if tried is None:
             return None
         text = tried["error"]
-    return next((meaning for part, meaning in _CAUSES if part in text), None)
+    return transport_cause(text)
+
+
+def transport_cause(representation: str) -> str | None:
+    """In a few words, why there was no answer; None if the error's representation says nothing that is known."""
+    return next((meaning for part, meaning in _CAUSES if part in representation), None)
 
 
 def _say(record: logging.LogRecord, message: str) -> None:

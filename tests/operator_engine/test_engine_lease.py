@@ -105,6 +105,37 @@ def test_a_standby_names_the_holder_once_and_again_when_it_changes(caplog: pytes
     assert "until 22:30:15 UTC" in told[0]
 
 
+def test_a_failure_to_get_or_renew_the_lease_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    def gone(verb: str) -> ApiError:
+        return ApiError(503, "ServiceUnavailable", "starting")
+
+    async def work() -> None:
+        leases = OneLease()
+        leases.trouble = gone
+        first = elector(leases, "a")
+        acquiring = asyncio.create_task(first.acquire())
+        await asyncio.sleep(60)
+        leases.trouble = lambda verb: None
+        await acquiring
+        holding = asyncio.create_task(first.hold())
+        await asyncio.sleep(60)
+        leases.trouble = gone
+        await asyncio.sleep(5)
+        leases.trouble = lambda verb: None
+        await asyncio.sleep(60)
+        assert not holding.done()
+
+    caplog.set_level("INFO")
+    travel(work)
+    assert [record.message for record in caplog.records] == [
+        "lease not acquired, trying again: 503 ServiceUnavailable: starting",
+        "the lease can be had again",
+        "leading as a",
+        "lease not renewed, trying again: 503 ServiceUnavailable: starting",
+        "the lease can be had again",
+    ]
+
+
 def test_a_released_lease_is_taken_within_seconds() -> None:
     async def work() -> float:
         leases = OneLease()

@@ -18,6 +18,7 @@ from kubernetes.aio.config.incluster_config import load_incluster_config
 from kubernetes.aio.config.kube_config import load_kube_config
 from yaml import YAMLError
 
+from evenflow_operator.outages import transport_cause
 from evenflow_operator.ports import ApiError
 
 JSON = "application/json"
@@ -178,7 +179,8 @@ class KubeClient:
             raise ApiError(0, "Timeout", f"{method} {path}: no answer within {timeout:g} s") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:
             # RuntimeError: "Session is closed", when the process is closing.
-            raise ApiError(0, type(error).__name__, f"{method} {path}: {str(error)[:MAX_MESSAGE]}") from error
+            why = transport_cause(repr(error)) or str(error)[:MAX_MESSAGE]
+            raise ApiError(0, type(error).__name__, f"{method} {path}: {why}") from error
         if not 200 <= response.status <= 299:
             raise _api_error(response.status, response.headers, data)
         try:

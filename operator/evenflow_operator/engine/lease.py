@@ -50,6 +50,8 @@ class Elector:
         self._times = times
         self._observed: LeaseRecord | None = None
         self._observed_at = 0.0
+        self._troubled = ""
+        """The failure that the log has told last and that isn't over."""
         self._named = ""
         """The holder that the log has named last."""
         self._own: LeaseRecord | None = None
@@ -80,11 +82,12 @@ class Elector:
                 async with asyncio.timeout(left):
                     await self._renew()
                     trouble = ""
+                    self._untroubled()
             except TimeoutError:
                 trouble = ": no answer"
             except ApiError as error:
                 trouble = f": {error}"
-                log.warning("lease not renewed, trying again: %s", error)
+                self._trouble("lease not renewed, trying again", error)
 
     def _left(self) -> float:
         """Seconds until the lease must be given up, unless it is renewed before."""
@@ -106,16 +109,32 @@ class Elector:
             started = self._clock.monotonic()
             if current is None:
                 self._own, self._renewed_at = await self._leases.create(self._claim(None)), started
-                return True
-            self._observe(current)
-            if not self._available(current):
-                self._name_holder(current)
-                return False
-            self._own, self._renewed_at = await self._leases.replace(self._claim(current)), started
+            else:
+                self._observe(current)
+                if not self._available(current):
+                    self._untroubled()
+                    self._name_holder(current)
+                    return False
+                self._own, self._renewed_at = await self._leases.replace(self._claim(current)), started
         except ApiError as error:
-            log.log(logging.DEBUG if error.status == 409 else logging.WARNING, "lease not acquired: %s", error)
+            if error.status == 409:
+                log.debug("lease not acquired: %s", error)
+            else:
+                self._trouble("lease not acquired, trying again", error)
             return False
+        self._untroubled()
         return True
+
+    def _trouble(self, what: str, error: ApiError) -> None:
+        """Told once while it stays the same, and then its end."""
+        if str(error) != self._troubled:
+            self._troubled = str(error)
+            log.warning("%s: %s", what, error)
+
+    def _untroubled(self) -> None:
+        if self._troubled:
+            self._troubled = ""
+            log.info("the lease can be had again")
 
     async def _renew(self) -> None:
         """The lease counts from before the request: others count from when it was written."""
