@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+import time
 from collections.abc import Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
@@ -17,6 +18,7 @@ from evenflow_cli.pool_file import PoolFileError, read_pool_file
 from evenflow_cli.simulation.loads import LoadedTrace, PrefixCaching, TraceOptions, engine_requests, load_traces
 from evenflow_cli.simulation.picture import picture
 from evenflow_cli.simulation.policies import Candidate, candidate
+from evenflow_cli.simulation.progress import PlainProgress
 from evenflow_cli.simulation.runs import Load, Run, engine_spec, simulate_all
 from evenflow_cli.trace_options import columns_of, time_unit_of, trace_file
 from evenflow_model.fleet.routing import router
@@ -26,6 +28,7 @@ from evenflow_operator.api.pool import LLMServingPool
 
 EXIT_FAILED = 1
 EXIT_UNUSABLE = 2
+EXIT_INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +88,15 @@ def simulate_command(options: Options) -> int:
     except BrokenProcessPool:
         print("evenflow simulate: a process ended early, likely for want of memory; try --jobs 1", file=sys.stderr)
         return EXIT_FAILED
+    except KeyboardInterrupt:
+        print("evenflow simulate: interrupted, nothing is left running", file=sys.stderr)
+        return EXIT_INTERRUPTED
     if runs[0].refused:
         limit = "spec.model.maxModelLen" if _model_binds(pool) else "spec.engine.kvCacheTokens"
         count = runs[0].refused
         words = "request is longer" if count == 1 else "requests are longer"
         refused = f"{count:,} {words} than {limit} allows and {'was' if count == 1 else 'were'} refused"
-        console.print(f"note: {refused}", markup=False)
+        console.print(f"note: {refused}", markup=False, soft_wrap=True)
     document = trace.document([path.name for _, path in files], trace_options)
     document["refused"] = runs[0].refused
     if options.output == "json":
@@ -170,13 +176,17 @@ def _within(option: str, value: float, low: float, high: float) -> float:
 
 
 def _simulate(load: Load, candidates: Sequence[Candidate], jobs: int | None, console: Console) -> list[Run]:
+    if not console.is_terminal:
+        plain = PlainProgress(
+            len(candidates), len(load.requests), lambda line: print(line, file=sys.stderr, flush=True), time.monotonic
+        )
+        return simulate_all(load, candidates, jobs=jobs, progress=plain.update)
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.completed:.0f}/{task.total:.0f}"),
         TimeElapsedColumn(),
         console=console,
-        disable=not console.is_terminal,
     )
     with bar:
         tasks = [bar.add_task(one.name, total=len(load.requests)) for one in candidates]

@@ -2,8 +2,11 @@
 
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing.sharedctypes import Synchronized
@@ -149,9 +152,11 @@ def simulate_all(
     context = multiprocessing.get_context("spawn")
     counts = [context.Value("q", 0) for _ in candidates]
     with ProcessPoolExecutor(jobs, context, _prepare, (load, counts)) as executor:
-        futures = [executor.submit(_simulate_here, number, one) for number, one in enumerate(candidates)]
-        waiting = set(futures)
+        others = set(multiprocessing.active_children())
         try:
+            with _interrupts_held():
+                futures = [executor.submit(_simulate_here, number, one) for number, one in enumerate(candidates)]
+            waiting = set(futures)
             while waiting:
                 _, waiting = wait(waiting, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
                 if progress is not None:
@@ -160,7 +165,31 @@ def simulate_all(
             return [future.result() for future in futures]
         except BaseException:
             executor.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
             raise
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started here never see Ctrl-C, which goes to the whole foreground group: this one ends them.
+
+    They inherit this thread's mask. It doesn't keep the signal from this process, whose other threads have none, so a
+    handler keeps one that comes meanwhile; raised in the midst of a start, it would leave a child that nobody ends.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    held = threading.Event()
+    handler = signal.signal(signal.SIGINT, lambda *_: held.set())
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGINT, handler)
+        if held.is_set():
+            signal.raise_signal(signal.SIGINT)
 
 
 def _prepare(load: Load, counts: Sequence["Synchronized[int]"]) -> None:
