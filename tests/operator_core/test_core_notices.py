@@ -50,6 +50,20 @@ def test_another_reason_is_told_too() -> None:
     assert told(cluster, 5) == [("Degraded", True, "PodFailed")]
 
 
+def test_a_crash_loop_is_one_failure_however_often_its_container_runs_for_a_while() -> None:
+    cluster = ready_cluster(replicas=1)
+    name = cluster.by_slot()[0][0].name
+    found = []
+    for restarts in (1, 2, 3):
+        for waiting in ("CrashLoopBackOff", None):
+            failed = {"ready": False, "waiting_reason": waiting, "restarts": restarts}
+            cluster.pods[name] = replace(cluster.pods[name], **failed)
+            found += told(cluster)
+    assert found == [("Degraded", True, "PodFailed")]
+    cluster.pods[name] = replace(cluster.pods[name], ready=True)
+    assert told(cluster, 3) == [("Degraded", False, "AsExpected")]
+
+
 @pytest.mark.parametrize("over", [False, True])
 def test_a_restarted_operator_tells_only_what_its_predecessor_did_not(over: bool) -> None:
     cluster = ToyCluster(spec_of(replicas=2), gpus=1)

@@ -84,7 +84,7 @@ class DegradedReason(StrEnum):
     AS_EXPECTED = "AsExpected"
     """Nothing is wrong."""
     POD_FAILED = "PodFailed"
-    """A pod ended, or its container doesn't start."""
+    """A pod ended, or its container doesn't start, or was started again and isn't ready."""
     BACK_OFF = "BackOff"
     """A slot waits after failures: 10 s, doubling to 5 minutes."""
     NODE_LOST = "NodeLost"

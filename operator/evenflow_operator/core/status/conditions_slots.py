@@ -74,9 +74,13 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
         return true(reason.NODE_LOST, f"{lost[0].name} was on node {lost[0].node}, which is lost")
     if situation.dead:
         return true(reason.POD_FAILED, f"{situation.dead[0].name} ended in phase {situation.dead[0].phase}")
-    crashed = [pod for pod in filling.values() if not pod.ready and pod.waiting_reason in CRASHED]
+    # Between two tries of a crash loop the container runs: it has failed until it is ready all the same.
+    crashed = [pod for pod in filling.values() if not pod.ready and (pod.waiting_reason in CRASHED or pod.restarts > 0)]
     if crashed:
-        return true(reason.POD_FAILED, f"{crashed[0].name}: {crashed[0].waiting_reason}")
+        pod = crashed[0]
+        waits = pod.waiting_reason if pod.waiting_reason in CRASHED else "not ready"
+        again = f" (restarts: {pod.restarts})" if pod.restarts else ""
+        return true(reason.POD_FAILED, f"{pod.name}: {waits}{again}")
     if outcome.refill.backing_off:
         return true(reason.BACK_OFF, f"waiting after failures: {slot_list(sorted(outcome.refill.backing_off))}")
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))
