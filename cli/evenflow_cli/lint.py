@@ -3,13 +3,14 @@
 import difflib
 import json
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from evenflow_cli.lint_names import PoolSource, clashes
 from evenflow_operator.api.errors import FieldError, SpecError
 from evenflow_operator.api.messages import path_text, shown
 from evenflow_operator.api.names import API_VERSION, KIND
@@ -20,6 +21,7 @@ from evenflow_operator.api.structural import unknown_fields
 MAX_FILE_BYTES = 3 * 1024 * 1024
 MAX_DOCUMENTS = 1000
 MAX_NODES = 200_000
+NO_POOL = f"found no {KIND}; write a document with apiVersion {API_VERSION} and kind {KIND}"
 
 _METADATA_FIELDS = (
     "annotations",
@@ -98,32 +100,80 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def lint_command(file: Path, output: str) -> int:
-    """Check one file, or standard input for `-`. Returns the exit status: 0 without faults, else 1."""
-    name = "<stdin>" if str(file) == "-" else str(file)
-    findings: list[Finding] = []
-    notes: list[str] = []
-    pools = 0
-    documents = 0
+def lint_command(targets: Sequence[Path], output: str) -> int:
+    """Check files, the YAML files of folders, and standard input for `-`. Returns 0 without faults, else 1."""
+    reports: list[Report] = []
+    sources: list[PoolSource] = []
+    seen: set[Path] = set()
+    for target in targets:
+        try:
+            files = _files_of(target)
+        except Unreadable as error:
+            reports.append(Report(str(target), findings=[Finding(str(target), 1, "", str(error))]))
+            continue
+        checked: list[Report] = []
+        for file in files:
+            if (real := file if str(file) == "-" else file.resolve()) in seen:
+                continue
+            seen.add(real)
+            report, pools = _lint_file(file, may_lack_pools=file != target)
+            checked.append(report)
+            sources += pools
+        reports += checked
+        if checked and not any(report.pools or report.findings for report in checked):
+            reports.append(Report(str(target), findings=[Finding(str(target), 1, "", NO_POOL)]))
+    by_name = {report.file: report for report in reports}
+    for source, fault in clashes(sources):
+        by_name[source.file].findings.append(Finding(source.file, source.document, fault.path, fault.message))
+    _print(reports, as_json=output == "json")
+    return 1 if any(report.findings for report in reports) else 0
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found in one file."""
+
+    file: str
+    documents: int = 0
+    pools: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _files_of(target: Path) -> list[Path]:
+    if str(target) == "-" or not target.is_dir():
+        return [target]
+    try:
+        files = sorted(file for file in target.iterdir() if file.suffix in (".yaml", ".yml") and file.is_file())
+    except OSError as error:
+        raise Unreadable(f"can't be read ({error.strerror}); name a readable folder") from None
+    if not files:
+        raise Unreadable("found no *.yaml or *.yml in this folder; name the files, or a folder that has some")
+    return files
+
+
+def _lint_file(file: Path, *, may_lack_pools: bool) -> tuple[Report, list[PoolSource]]:
+    report = Report("<stdin>" if str(file) == "-" else str(file))
+    sources: list[PoolSource] = []
+    findings, notes, documents = report.findings, report.notes, 0
     try:
         for documents, document in enumerate(documents_of(read_text(file)), start=1):
             if not isinstance(document, Mapping):
                 message = f"found {shown(document)}; write a Kubernetes object with apiVersion, kind, metadata and spec"
-                findings.append(Finding(name, documents, "", message))
+                findings.append(Finding(report.file, documents, "", message))
             elif document.get("kind") != KIND:
                 notes.append(f"document {documents}: skipped, kind {shown(document.get('kind'))} is not {KIND}")
             else:
-                pools += 1
-                findings += [Finding(name, documents, fault.path, fault.message) for fault in lint_pool(document)]
+                sources.append(PoolSource(report.file, documents, document))
+                findings += [Finding(report.file, documents, one.path, one.message) for one in lint_pool(document)]
                 notes += [f"document {documents}: warning: {warning}" for warning in _warnings(document)]
     except Unreadable as error:
-        findings.append(Finding(name, documents + 1, error.where, str(error)))
+        findings.append(Finding(report.file, documents + 1, error.where, str(error)))
     else:
-        if pools == 0 and not findings:
-            message = f"found no {KIND}; write a document with apiVersion {API_VERSION} and kind {KIND}"
-            findings.append(Finding(name, max(documents, 1), "", message))
-    _report(name, findings, notes, pools, several=documents > 1, as_json=output == "json")
-    return 1 if findings else 0
+        if not sources and not findings and not may_lack_pools:
+            findings.append(Finding(report.file, max(documents, 1), "", NO_POOL))
+    report.documents, report.pools = documents, len(sources)
+    return report, sources
 
 
 def lint_pool(document: Mapping[str, Any]) -> list[FieldError]:
@@ -194,18 +244,18 @@ def _root_schema() -> dict[str, Any]:
 
 
 def _unknown(document: Mapping[str, Any]) -> Iterator[FieldError]:
-    for field in unknown_fields(_root_schema(), document):
-        close = _closest(str(field.location[-1]), field.known, field.free)
-        remedy = f"did you mean {close}?" if close else f"known here: {', '.join(sorted(field.known))}"
-        yield FieldError(path_text(field.location), f"found an unknown field; {remedy}")
+    for unknown in unknown_fields(_root_schema(), document):
+        close = _closest(str(unknown.location[-1]), unknown.known, unknown.free)
+        remedy = f"did you mean {close}?" if close else f"known here: {', '.join(sorted(unknown.known))}"
+        yield FieldError(path_text(unknown.location), f"found an unknown field; {remedy}")
 
 
 def _closest(name: str, known: tuple[str, ...], free: tuple[str, ...]) -> str | None:
     """The field that was probably meant: one with the same letters, else a similar one, rather one not yet set."""
     plain = name.replace("_", "").replace("-", "").lower()
-    swapped = [field for field in known if sorted(field.lower()) == sorted(plain)]
-    for fields in (swapped, free, known):
-        by_lower = {field.lower(): field for field in fields}
+    swapped = [name for name in known if sorted(name.lower()) == sorted(plain)]
+    for names in (swapped, free, known):
+        by_lower = {name.lower(): name for name in names}
         for close in difflib.get_close_matches(plain, by_lower, n=1, cutoff=0.6):
             return by_lower[close]
     return None
@@ -218,18 +268,23 @@ def _warnings(document: Mapping[str, Any]) -> list[FieldError]:
         return []
 
 
-def _report(name: str, findings: list[Finding], notes: list[str], pools: int, *, several: bool, as_json: bool) -> None:
-    for note in notes:
-        print(f"{name}: {note}", file=sys.stderr)
+def _print(reports: Sequence[Report], *, as_json: bool) -> None:
+    for report in reports:
+        for note in report.notes:
+            print(f"{report.file}: {note}", file=sys.stderr)
+        if not as_json:
+            for finding in report.findings:
+                print(finding.line(several=report.documents > 1))
+            if not report.findings:
+                print(f"{report.file}: OK, {report.pools} {KIND}{'' if report.pools == 1 else 's'}")
     if as_json:
-        print(
-            json.dumps(
-                {"file": name, "pools": pools, "ok": not findings, "errors": [asdict(finding) for finding in findings]},
-                indent=2,
-            )
-        )
-    elif findings:
-        for finding in findings:
-            print(finding.line(several))
-    else:
-        print(f"{name}: OK, {pools} {KIND}{'' if pools == 1 else 's'}")
+        files = [
+            {
+                "file": report.file,
+                "pools": report.pools,
+                "ok": not report.findings,
+                "errors": [asdict(finding) for finding in report.findings],
+            }
+            for report in reports
+        ]
+        print(json.dumps({"ok": not any(report.findings for report in reports), "files": files}, indent=2))

@@ -99,11 +99,18 @@ def _command(module: str, extra: str) -> ModuleType:
 
 @app.command()
 def lint(
-    file: Annotated[Path, typer.Argument(help="YAML with LLMServingPools; - reads standard input.", allow_dash=True)],
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE",
+            help="YAML with LLMServingPools, or a folder of such; - reads standard input.",
+            allow_dash=True,
+        ),
+    ],
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check pool manifests: one line per mistake, with the field and the remedy. Exit status 1 if there is one."""
-    raise typer.Exit(_command("lint", "operator").lint_command(file, output.value))
+    raise typer.Exit(_command("lint", "operator").lint_command(files, output.value))
 
 
 @app.command()

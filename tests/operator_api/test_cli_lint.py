@@ -23,6 +23,12 @@ GOOD: dict[str, Any] = {
 }
 
 
+def named(name: str, *classes: str, namespace: str | None = None) -> dict[str, Any]:
+    listed = [{"name": one, "promptTokens": 100, "outputTokens": 10} for one in classes]
+    metadata = {"name": name, **({} if namespace is None else {"namespace": namespace})}
+    return {**GOOD, "metadata": metadata, "spec": {**GOOD["spec"], "trafficClasses": listed}}
+
+
 def changed(**spec: Any) -> str:
     return yaml.safe_dump({**GOOD, "spec": {**GOOD["spec"], **spec}})
 
@@ -32,7 +38,7 @@ def lint(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     def run(text: str | bytes, output: str = "table") -> tuple[int, list[str], str]:
         file = tmp_path / "pool.yaml"
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        status = lint_command(file, output)
+        status = lint_command([file], output)
         captured = capsys.readouterr()
         return status, [line.replace(str(file), "FILE") for line in captured.out.splitlines()], captured.err
 
@@ -171,14 +177,16 @@ def test_other_kinds_are_skipped_with_a_note(lint: Any) -> None:
 
 
 def test_faults_of_a_later_document_name_it(lint: Any) -> None:
-    text = yaml.safe_dump(GOOD) + "---\n" + changed(replicas=-1)
+    text = yaml.safe_dump(named("other")) + "---\n" + changed(replicas=-1)
     status, (line,), _ = lint(text)
     assert status == 1
     assert line == "FILE:spec.replicas: found -1; must be at least 0 (document 2)"
 
 
 def test_the_items_of_a_list_are_checked(lint: Any) -> None:
-    status, (line,), _ = lint(yaml.safe_dump({"kind": "List", "items": [GOOD, yaml.safe_load(changed(replicas=-1))]}))
+    status, (line,), _ = lint(
+        yaml.safe_dump({"kind": "List", "items": [named("other"), yaml.safe_load(changed(replicas=-1))]})
+    )
     assert status == 1
     assert line.endswith("(document 2)")
 
@@ -187,6 +195,93 @@ def test_a_class_minimum_above_the_replicas_is_a_warning_only(lint: Any) -> None
     status, _, notes = lint(changed(replicas=1))
     assert status == 0
     assert "warning: spec.trafficClasses[0].minReplicas: found 2" in notes
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"accelerator": {"products": []}}, "warning: spec.accelerator.products: found []"),
+        ({"engine": {"simulated": {"timeScale": 5}}}, "warning: spec.engine.simulated: found settings that type VLLM"),
+        ({"engine": {"type": "Simulated", "simulated": {"timeScale": 5}}}, ""),
+        ({"engine": {"simulated": {"timeScale": 1}}}, ""),
+    ],
+)
+def test_what_is_probably_not_meant_is_a_warning_only(lint: Any, spec: dict[str, Any], says: str) -> None:
+    status, lines, notes = lint(changed(**spec))
+    assert (status, lines) == (0, ["FILE: OK, 1 LLMServingPool"])
+    assert says in notes if says else notes == ""
+
+
+def lint_files(folder: Path, contents: dict[str, list[dict[str, Any]]], *targets: str) -> int:
+    for name, documents in contents.items():
+        (folder / name).write_text(yaml.safe_dump_all(documents))
+    return lint_command([folder / target for target in targets], "table")
+
+
+def test_a_folder_and_files_are_checked_once_each_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    contents = {"b.yaml": [named("b")], "a.yml": [named("a")], "c.yaml": [{"kind": "Service"}], "d.txt": [named("a")]}
+    assert lint_files(tmp_path, contents, ".", "b.yaml", "./../" + tmp_path.name + "/a.yml") == 0
+    lines = [line.replace(f"{tmp_path}/", "") for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["a.yml: OK, 1 LLMServingPool", "b.yaml: OK, 1 LLMServingPool", "c.yaml: OK, 0 LLMServingPools"]
+
+
+def test_one_mistake_among_several_files_is_status_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "empty").mkdir()
+    assert lint_files(tmp_path, {"a.yaml": [named("a")]}, "a.yaml", "none.yaml", "empty") == 1
+    ok, missing, empty = capsys.readouterr().out.splitlines()
+    assert ok.endswith("a.yaml: OK, 1 LLMServingPool")
+    assert "none.yaml:(document): can't be read" in missing
+    assert "found no *.yaml or *.yml in this folder" in empty
+
+
+def test_a_folder_without_any_pool_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert lint_files(tmp_path, {"a.yaml": [{"kind": "Service"}]}, ".") == 1
+    assert f"{tmp_path}:(document): found no LLMServingPool" in capsys.readouterr().out
+
+
+def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(yaml.safe_dump(GOOD).encode())))
+    assert lint_command([Path("-"), Path("-")], "table") == 0
+    assert capsys.readouterr().out == "<stdin>: OK, 1 LLMServingPool\n"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "says"),
+    [
+        (named("llama"), named("llama"), 'metadata.name: found "default/llama" a second time, first in a.yaml'),
+        (named("llama"), named("llama", namespace="default"), 'found "default/llama" a second time'),
+        (named("llama"), named("llama", namespace="other"), ""),
+        (named("llama", "chat"), named("llama-chat"), 'metadata.name: found Service "llama-chat" a second time, pool'),
+        (
+            named("llama-chat"),
+            named("llama", "code", "chat"),
+            'spec.trafficClasses[1].name: found Service "llama-chat"',
+        ),
+        (named("llama-a", "b"), named("llama", "a-b"), 'spec.trafficClasses[0].name: found Service "llama-a-b"'),
+        (named("llama-chat"), named("llama", "chat", namespace="other"), ""),
+    ],
+)
+@pytest.mark.parametrize("files", [1, 2])
+def test_pools_that_clash(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    first: dict[str, Any],
+    second: dict[str, Any],
+    says: str,
+    files: int,
+) -> None:
+    contents = {"a.yaml": [first, second]} if files == 1 else {"a.yaml": [first], "b.yaml": [second]}
+    assert lint_files(tmp_path, contents, *contents) == (1 if says else 0)
+    lines = [line.replace(f"{tmp_path}/", "") for line in capsys.readouterr().out.splitlines() if "OK," not in line]
+    assert len(lines) == (1 if says else 0)
+    assert all(f"{'a' if files == 1 else 'b'}.yaml:" in line and says in line and "rename" in line for line in lines)
+
+
+@pytest.mark.parametrize("metadata", [None, "x", {"name": 3}, {"name": None, "namespace": []}])
+def test_a_manifest_without_a_name_clashes_with_none(lint: Any, metadata: Any) -> None:
+    status, lines, _ = lint(yaml.safe_dump_all([{**GOOD, "metadata": metadata}] * 2))
+    assert "second time" not in "".join(lines)
+    assert status in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -224,13 +319,13 @@ def test_an_unquoted_time_is_a_string_as_for_kubectl(lint: Any) -> None:
 
 
 def test_a_missing_file_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert lint_command(tmp_path / "none.yaml", "table") == 1
+    assert lint_command([tmp_path / "none.yaml"], "table") == 1
     assert "No such file" in capsys.readouterr().out
 
 
 def test_json_carries_the_same(lint: Any) -> None:
     status, lines, _ = lint(changed(replicas=-1), "json")
-    report = json.loads("\n".join(lines))
+    (report,) = json.loads("\n".join(lines))["files"]
     assert status == 1
     assert (report["ok"], report["pools"]) == (False, 1)
     (fault,) = report["errors"]
@@ -240,5 +335,5 @@ def test_json_carries_the_same(lint: Any) -> None:
 
 def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(changed(replicas=-1).encode())))
-    assert lint_command(Path("-"), "table") == 1
+    assert lint_command([Path("-")], "table") == 1
     assert capsys.readouterr().out.startswith("<stdin>:spec.replicas: found -1")

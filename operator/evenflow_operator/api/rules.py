@@ -9,11 +9,13 @@ from functools import cache
 from typing import Any
 
 from evenflow_operator.api import twins
+from evenflow_operator.api.enums import EngineType
 from evenflow_operator.api.errors import FieldError
 from evenflow_operator.api.messages import duplicate_message, path_text
 from evenflow_operator.api.names import DEFAULT_CLASS, MAX_POOL_NAME, NAME_PATTERN
 from evenflow_operator.api.schema import structural_schema
 from evenflow_operator.api.spec import LLMServingPoolSpec
+from evenflow_operator.api.spec_engine import SimulatedEngine
 from evenflow_operator.api.structural import Location, duplicate_items, with_defaults
 
 OWNED_FLAGS = (
@@ -224,9 +226,16 @@ def duplicates(obj: Mapping[str, Any]) -> list[FieldError]:
 
 
 def warnings(spec: LLMServingPoolSpec) -> list[FieldError]:
-    """What is allowed, because replicas may follow later, but probably isn't meant."""
+    """What is allowed, because it may be wanted or the rest may follow later, but probably isn't meant."""
+    found = []
+    if not spec.accelerator.products:
+        remedy = "so a pod may land on any GPU, whatever its memory; list the products that spec.engine is meant for"
+        found.append(FieldError("spec.accelerator.products", f"found [], {remedy}"))
+    if spec.engine.type is EngineType.VLLM and spec.engine.simulated != SimulatedEngine():
+        text = "found settings that type VLLM ignores; remove them, or set spec.engine.type to Simulated"
+        found.append(FieldError("spec.engine.simulated", text))
     most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
-    return [
+    found += [
         FieldError(
             path_text(("spec", "trafficClasses", index, "minReplicas")),
             f"found {entry.min_replicas}, above the pool's {most} replicas; lower it or add replicas",
@@ -234,6 +243,7 @@ def warnings(spec: LLMServingPoolSpec) -> list[FieldError]:
         for index, entry in enumerate(spec.traffic_classes)
         if entry.min_replicas > most > 0
     ]
+    return found
 
 
 def _defaulted(obj: Mapping[str, Any]) -> dict[str, Any]:
