@@ -103,7 +103,7 @@ def _trace(table: Table, found: columns_of.Columns, time_unit: TimeUnit | None) 
     requests = [_request(row, names, seconds(row)) for row in rows]
     empty = [row.where for row, request in zip(rows, requests, strict=True) if request.output_tokens == 0]
     if empty:
-        notes.append(f"{len(empty)} requests without output, the first at {empty[0]}, count as 1 output token")
+        notes.append(f"requests without output: {len(empty)}, the first at {empty[0]}; each counts as 1 output token")
         requests = [request if request.output_tokens else replace(request, output_tokens=1) for request in requests]
     start = min(request.arrival_s for request in requests) if from_epoch else 0.0
     if from_epoch:

@@ -135,7 +135,7 @@ def test_what_was_concluded_is_said(tmp_path: Path) -> None:
     trace = read_trace(write(tmp_path / "t.csv", text))
     assert trace.requests == (TraceRequest(0.0, 20, 7), TraceRequest(3.0, 10, 1))
     notes = "; ".join(trace.notes)
-    for words in ("'ContextTokens'", "'GeneratedTokens'", "UTC", "1 requests without output", "t.csv:2", "sorted"):
+    for words in ("'ContextTokens'", "'GeneratedTokens'", "UTC", "requests without output: 1", "t.csv:2", "sorted"):
         assert words in notes
     assert read_trace(write(tmp_path / "p.csv", HEADER + "0,1,1\n")).notes == ()
 

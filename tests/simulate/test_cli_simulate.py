@@ -151,8 +151,8 @@ def test_classes_of_the_trace_and_of_its_files(pool_file: Path, tmp_path: Path) 
     )
     trace = json.loads(result.stdout)["trace"]
     assert trace["classes"] == {"chat": 2, "default": 1, "document": 2}
-    assert "1 requests of classes that the pool lacks (batch) count as default" in result.stderr
-    assert "1 requests without output" in result.stderr
+    assert "requests of classes that the pool lacks (batch): 1, counted as default" in result.stderr
+    assert "requests without output: 1" in result.stderr
     assert rows_of(result)["evenflow"]["completed"] == 5
 
 

@@ -93,7 +93,7 @@ def _classified(
     if unknown:
         shown = ", ".join(sorted(unknown)[:5])
         notes.append(
-            f"{path.name}: {unknown.total()} requests of classes that the pool lacks ({shown}) count as default"
+            f"{path.name}: requests of classes that the pool lacks ({shown}): {unknown.total()}, counted as default"
         )
     return [request if request.traffic_class in known else _of_class(request, DEFAULT_CLASS) for request in named]
 
