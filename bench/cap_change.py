@@ -15,6 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import aiohttp
@@ -70,7 +71,7 @@ async def measure(client: KubeClient, engines: int, changes: int) -> list[float]
                 began = time.monotonic()
                 patch = {"spec": {"admission": {"capMicro": round(cap * 1e6)}}}
                 await client.patch(f"{POOLS.format(namespace=namespace)}/{name}", patch)
-                await until(lambda cap=cap: lacks(watch, session, cap), 30.0)  # type: ignore[misc]
+                await until(partial(lacks, watch, session, cap), 30.0)
                 seconds.append(time.monotonic() - began)
     finally:
         watching.cancel()

@@ -47,7 +47,6 @@ CANDIDATES: Final = {
     "pool": replace(_SVF, name="pool", operated=True, as_written=True),
     "prompt-volume": replace(_SVF, name="prompt-volume", prompt_only=True),
 }
-DEFAULT_NAMES: Final = ("stock", "watermark", "SJF", "OneBitSVF", "SVF", "evenflow")
 _AGED: Final = replace(_SVF, aging_seconds=None, watermark=STATIC_CAP_WATERMARK)
 HELP: Final = (
     "stock, watermark, SJF, OneBitSVF, SVF, evenflow, pool (as the file says), prompt-volume, watermark=SHARE, "

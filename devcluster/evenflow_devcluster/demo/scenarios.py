@@ -92,8 +92,7 @@ def azure(examples: Path, *, quick: bool) -> Scenario:
         for name, file in (("conversation", "conv"), ("code", "code"))
     }
     labelled = [
-        classified(requests, lambda _request, name=name: name)  # type: ignore[misc]
-        for name, requests in by_class.items()
+        tuple(replace(request, traffic_class=name) for request in requests) for name, requests in by_class.items()
     ]
     return Scenario(
         name="azure",

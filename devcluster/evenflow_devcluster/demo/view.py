@@ -85,18 +85,10 @@ def screen(view: View) -> RenderableType:
 
 def slots_table(slots: Sequence[SlotRow]) -> Table:
     table = Table(box=None, padding=(0, 1), header_style="dim", width=96)
-    for name, justify in (
-        ("pod", "left"),
-        ("phase", "left"),
-        ("classes", "left"),
-        ("severity", "right"),
-        ("cap", "right"),
-        ("KV use", "right"),
-        ("running", "right"),
-        ("waiting", "right"),
-        ("evictions", "right"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    for name in ("pod", "phase", "classes"):
+        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for name in ("severity", "cap", "KV use", "running", "waiting", "evictions"):
+        table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
     for slot in slots:
         table.add_row(
             slot.pod,

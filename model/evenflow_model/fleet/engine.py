@@ -386,11 +386,6 @@ class Engine:
     def waiting(self) -> int:
         return len(self._queue)
 
-    @property
-    def admission_credit(self) -> float:
-        """What the admission bucket holds: requests or token-iterations; negative while a debt is paid off."""
-        return self._bucket.credit
-
     def waiting_by_class(self) -> Counter[str]:
         return Counter(sequence.traffic_class for sequence in self._requests.values() if not sequence.running)
 

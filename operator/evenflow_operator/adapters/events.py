@@ -6,11 +6,11 @@ import logging
 import uuid
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from evenflow_operator.adapters.kube import MERGE_PATCH, KubeClient
 from evenflow_operator.api.names import API_VERSION, KIND
+from evenflow_operator.core.times import rfc3339
 from evenflow_operator.ports import ApiError, Clock, PoolRecord
 
 QUEUE = 1000
@@ -109,7 +109,7 @@ class KubeEvents:
         _remember(self._seen, fingerprint, _Seen(name, 1, item.at, item.at, item.at))
 
     async def _count_up(self, item: _Item, seen: _Seen) -> bool:
-        body = {"count": seen.count, "lastTimestamp": _timestamp(seen.last)}
+        body = {"count": seen.count, "lastTimestamp": rfc3339(seen.last)}
         path = f"/api/v1/namespaces/{item.pool.namespace}/events/{seen.name}"
         try:
             await self._client.request("PATCH", path, body=body, content_type=MERGE_PATCH)
@@ -133,7 +133,7 @@ class KubeEvents:
         return True
 
     def _manifest(self, name: str, item: _Item) -> dict[str, Any]:
-        moment = _timestamp(item.at)
+        moment = rfc3339(item.at)
         pool = item.pool
         return {
             "apiVersion": "v1",
@@ -164,7 +164,3 @@ def _remember(store: "OrderedDict[Any, Any]", key: Any, value: Any) -> None:
     store.move_to_end(key)
     while len(store) > REMEMBERED:
         store.popitem(last=False)
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -7,7 +7,7 @@ result is not zero: a pod without samples gets a Reading without counters.
 import asyncio
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +33,6 @@ FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 60.0
 
 PodKey = tuple[str, str]
-Query = Callable[[str], list[Any]]
 
 
 @dataclass(slots=True)

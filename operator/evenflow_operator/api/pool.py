@@ -14,16 +14,6 @@ from evenflow_operator.api.spec import LLMServingPoolSpec
 from evenflow_operator.api.status import LLMServingPoolStatus
 
 
-class OwnerReference(ApiModel):
-    """metav1.OwnerReference, as far as the operator reads it."""
-
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-    controller: bool = False
-
-
 class ObjectMeta(ApiModel):
     """metav1.ObjectMeta, as far as the operator reads it."""
 
