@@ -5,6 +5,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+LOG := $(VENV)/install.log
+# What pip is at, on one line of a terminal. Its errors don't pass through here: they go to stderr as they are.
+PROGRESS = awk -v terminal="$$(test -t 2 && echo 1)" -v out=/dev/stderr '!terminal { next } \
+  /^ *Collecting / { printf "\r\033[K  package %d: %s", ++found, $$2 > out; fflush(out) } \
+  /^Installing collected / { printf "\r\033[K  installing %d packages", found > out; fflush(out) } \
+  END { if (terminal) printf "\r\033[K" > out }'
 
 .PHONY: help setup demo demo-quick test test-real check lint types unit generate bench clean
 
@@ -18,7 +24,9 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "evenflow needs Python 3.11 or newer (found: $$($(PYTHON) --version))" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing evenflow and its dependencies into $(VENV) (a minute or two, once)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --no-warn-script-location --editable '.[operator,worker,devcluster,plot,dev]'
+	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-warn-script-location \
+	  --progress-bar off --log $(LOG) --editable '.[operator,worker,devcluster,plot,dev]' | $(PROGRESS) \
+	  || { echo "Installing failed: the reason stands above, all that pip said in $(LOG)" >&2; exit 1; }
 	@touch $@
 
 setup: $(STAMP) ## Install everything into .venv (seconds when nothing changed)
