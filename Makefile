@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 LOG := $(VENV)/install.log
-# What pip is at, on one line of a terminal. Its errors don't pass through here: they go to stderr as they are.
-PROGRESS = awk -v terminal="$$(test -t 2 && echo 1)" -v out=/dev/stderr '!terminal { next } \
+# What pip says goes to the log, what it is at to one line of a terminal. Its errors don't pass through here.
+PROGRESS = awk -v terminal="$$(test -t 2 && echo 1)" -v out=/dev/stderr '{ print >> "$(LOG)" } !terminal { next } \
   /^ *Collecting / { printf "\r\033[K  package %d: %s", ++found, $$2 > out; fflush(out) } \
   /^Installing collected / { printf "\r\033[K  installing %d packages", found > out; fflush(out) } \
   END { if (terminal) printf "\r\033[K" > out }'
@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "evenflow needs Python 3.11 or newer (found: $$($(PYTHON) --version))" >&2; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing evenflow and its dependencies into $(VENV) (a minute or two, once)"
-	@set -o pipefail; $(BIN)/python -m pip install --disable-pip-version-check --no-warn-script-location \
-	  --progress-bar off --log $(LOG) --editable '.[operator,worker,devcluster,plot,dev]' | $(PROGRESS) \
+	@set -o pipefail; >$(LOG); { $(BIN)/python -m pip install --disable-pip-version-check --no-warn-script-location \
+	  --progress-bar off --editable '.[operator,worker,devcluster,plot,dev]' 2>&1 >&3 | tee -a $(LOG) >&2; } 3>&1 | $(PROGRESS) \
 	  || { echo "Installing failed: the reason stands above, all that pip said in $(LOG)" >&2; exit 1; }
 	@touch $@
 

@@ -16,7 +16,6 @@ for number in 1 2 3; do
   echo "  Downloading package$number-1.0-py3-none-any.whl (3.1 kB)"
 done
 echo "Installing collected packages: package1, package2, package3"
-while [ $# -gt 0 ]; do test "$1" = --log && echo everything > "$2"; shift; done
 """
 FAILURE = """echo "ERROR: No matching distribution found for package3==1.0" >&2
 exit 1
@@ -58,7 +57,10 @@ def test_a_setup_that_fails_shows_the_reason_names_the_log_and_is_tried_again(ch
         assert failed.returncode != 0
         assert "No matching distribution found for package3" in failed.stderr
         assert ".venv/install.log" in failed.stderr
-        assert (checkout / ".venv" / "install.log").read_text() == "everything\n"
+        log = (checkout / ".venv" / "install.log").read_text().splitlines()
+        assert len(log) == 8
+        assert "  Downloading package1-1.0-py3-none-any.whl (3.1 kB)" in log
+        assert "ERROR: No matching distribution found for package3==1.0" in log
 
 
 def test_a_terminal_sees_one_line_of_progress_that_is_gone_in_the_end(checkout: Path) -> None:
