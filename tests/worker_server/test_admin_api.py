@@ -105,6 +105,8 @@ async def test_push_and_its_refusals(start_admin, session, settings, config_docu
     assert answer["field"] == "policy"
     assert "SVF" in answer["remedy"]
     assert settings.config == WorkerConfig.parse(config_document(17))
+    async with session.get(f"{address}/evenflow/v1/config") as response:
+        assert WorkerConfig.parse(await response.read()) == settings.config
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{", b"\xff\xfe", b'{"version": NaN}', b'{"a":' * 5000])

@@ -113,6 +113,9 @@ def admin_app(
     async def lengths(request: web.Request) -> web.Response:
         return web.json_response(engine.lengths().document())
 
+    async def config(request: web.Request) -> web.Response:
+        return web.json_response(settings.config.document())
+
     async def put_config(request: web.Request) -> web.Response:
         refusal = access.refusal(request.headers.get("Authorization"))
         if refusal is not None:
@@ -129,6 +132,7 @@ def admin_app(
     app.router.add_get(env.METRICS_PATH, metrics_handler(registry))
     app.router.add_get(env.STATE_PATH, state)
     app.router.add_get(env.LENGTHS_PATH, lengths)
+    app.router.add_get(env.CONFIG_PATH, config)
     app.router.add_put(env.CONFIG_PATH, put_config)
     return app
 

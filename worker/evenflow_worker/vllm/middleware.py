@@ -3,10 +3,12 @@
 vLLM carries `vllm_xargs` of the body to the scheduler, but no header. Pure ASGI: streaming isn't touched.
 """
 
+import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from evenflow_worker.control.config_file import ConfigFile
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.vllm.json_edit import set_nested_string
 from evenflow_worker.vllm.logs import join_vllm_log
+from evenflow_worker.vllm.pushed import config_url, follow_pushes
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +31,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-PATHS: Final = ("/completions", "/responses")
+PATHS: Final = ("/completions", "/responses", "/messages")
 """Ends of the paths whose bodies may have `vllm_xargs`."""
 MAX_BODY_BYTES: Final = 64 * 2**20
 POLL_SECONDS: Final = 0.25
@@ -39,28 +42,46 @@ XARGS: Final = "vllm_xargs"
 class TrafficClassMiddleware:
     """Writes the header's class into the body; answers `Connection: close` where the request should go elsewhere.
 
-    The engine has the pushed config; this process has the config file, which carries the same document.
+    Its config is the file's, or what the engine was pushed, whichever is newer; `follow` is the loop that asks for that
+    while the application runs. No request waits for either.
     """
 
     def __init__(
-        self, app: App, *, config_path: Path | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        app: App,
+        *,
+        config_path: Path | None = None,
+        follow: Callable[[Settings], Coroutine[Any, Any, None]] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         join_vllm_log()
         self._app = app
         self._settings = Settings(_nothing)
         path = config_path or Path(os.environ.get(env.ENV_CONFIG) or env.DEFAULT_CONFIG_PATH)
         self._file = ConfigFile(path, self._settings)
+        url = config_url()
+        if follow is None and url is not None:
+            follow = partial(follow_pushes, url=url)
+        self._follow = follow
         self._clock = clock
         self._next_poll = -1.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope.get("method") != "POST" or not scope["path"].endswith(PATHS):
+        if scope["type"] == "lifespan" and self._follow is not None:
+            # That call lasts as long as the application does.
+            task = asyncio.create_task(self._follow(self._settings))
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                task.cancel()
+            return
+        if scope["type"] != "http" or scope.get("method") != "POST":
             await self._app(scope, receive, send)
             return
         name = _class_of(scope)
         if self._misrouted(name):
             send = _closing(send)
-        if name is None:
+        if name is None or not scope["path"].endswith(PATHS):
             await self._app(scope, receive, send)
             return
         body, rest = await _read(receive)
