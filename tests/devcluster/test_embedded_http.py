@@ -14,6 +14,7 @@ from evenflow_devcluster.embedded.cluster import EmbeddedCluster
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.faults import Fault
 from evenflow_devcluster.embedded.http import streams
+from evenflow_devcluster.embedded.http.tls import make_certificates, server_context
 
 NODE = {"metadata": {"name": "n1"}}
 
@@ -392,7 +393,7 @@ async def test_eviction_spends_the_budget(http: Http) -> None:
     assert (status, answer["details"]["causes"][0]["reason"]) == (429, "DisruptionBudget")
 
 
-async def test_logs_come_from_the_node(http: Http) -> None:
+async def test_logs_come_from_the_node(http: Http, tmp_path: Path) -> None:
     asked = []
 
     async def container_log(request: web.Request) -> web.Response:
@@ -403,7 +404,8 @@ async def test_logs_come_from_the_node(http: Http) -> None:
     app.router.add_get("/{path:.*}", container_log)
     runner = web.AppRunner(app)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    context = server_context(make_certificates("127.0.0.1"), tmp_path)
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
     port = runner.addresses[0][1]
     try:
         await http.good("POST", "/api/v1/nodes", NODE)

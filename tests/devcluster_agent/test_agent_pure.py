@@ -204,13 +204,13 @@ def test_tolerations() -> None:
 
 def test_an_address_whose_port_is_in_use_is_not_chosen() -> None:
     taken: set[str] = set()
-    first = choose_address([0], taken, random.Random(1))
+    first = choose_address("127.77", [0], taken, random.Random(1))
     with socket.socket() as listener:
         listener.bind((first, 0))
         listener.listen()
         port = listener.getsockname()[1]
-        assert choose_address([port], taken, random.Random(1)) != first
-    assert choose_address([port], {first}, random.Random(1)) != first
+        assert choose_address("127.77", [port], taken, random.Random(1)) != first
+    assert choose_address("127.77", [port], {first}, random.Random(1)) != first
 
 
 # logs

@@ -4,22 +4,21 @@ import random
 import socket
 from collections.abc import Iterable
 
-_NETWORK = "127.77"
 _ATTEMPTS = 64
 
 
-def choose_address(ports: Iterable[int], taken: set[str], rng: random.Random) -> str:
-    """A random address of 127.77.0.0/16 on which none of the TCP `ports` is in use by any process.
+def choose_address(network: str, ports: Iterable[int], taken: set[str], rng: random.Random) -> str:
+    """A random address of `network` (the first half of a /16) on which none of the TCP `ports` is used by any process.
 
     Random, and proven by binding, because other clusters on this computer draw from the same range. Raises OSError when
     64 draws in a row fail.
     """
     wanted = list(ports)
     for _ in range(_ATTEMPTS):
-        address = f"{_NETWORK}.{rng.randrange(0, 256)}.{rng.randrange(1, 255)}"
+        address = f"{network}.{rng.randrange(0, 256)}.{rng.randrange(1, 255)}"
         if address not in taken and all(port_is_free(address, port) for port in wanted):
             return address
-    raise OSError(f"no address of {_NETWORK}.0.0/16 has the ports {wanted} free after {_ATTEMPTS} draws")
+    raise OSError(f"no address of {network}.0.0/16 has the ports {wanted} free after {_ATTEMPTS} draws")
 
 
 def port_is_free(address: str, port: int) -> bool:

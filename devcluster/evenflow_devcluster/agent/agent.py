@@ -23,6 +23,7 @@ from evenflow_devcluster.agent.node import AgentNode
 from evenflow_devcluster.agent.pod_worker import PodTools, PodWorker
 from evenflow_devcluster.agent.server import build_app
 from evenflow_devcluster.agent.settings import AgentSettings, NodeShape
+from evenflow_devcluster.embedded.http.tls import make_certificates, server_context
 from evenflow_devcluster.kube import KubeClient
 
 _MARKER_NAME = "EVENFLOW_NODE_AGENT"
@@ -119,7 +120,10 @@ class NodeAgent:
         app = build_app(self.find, self._tools.now)
         self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=0.5)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self._tools.settings.host_ip, 0)
+        settings = self._tools.settings
+        # A real API server speaks TLS to kubelets, and by default believes any certificate.
+        context = server_context(make_certificates(settings.host_ip), settings.folder)
+        site = web.TCPSite(self._runner, settings.host_ip, 0, ssl_context=context)
         await site.start()
         self.port = self._runner.addresses[0][1]
 

@@ -253,10 +253,11 @@ class PodWorker:
         taken = self._tools.taken
         # After a restart of the agent the pod keeps its address, so that nobody has to learn a new one.
         kept: str = (self.pod.get("status") or {}).get("podIP") or ""
-        if kept.startswith("127.77.") and kept not in taken and all(port_is_free(kept, port) for port in ports):
+        network = self.settings.pod_network
+        if kept.startswith(f"{network}.") and kept not in taken and all(port_is_free(kept, port) for port in ports):
             address = kept
         else:
-            address = choose_address(ports, taken, self._tools.rng)
+            address = choose_address(network, ports, taken, self._tools.rng)
         taken.add(address)
         return address
 

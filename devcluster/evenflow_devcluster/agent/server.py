@@ -1,4 +1,4 @@
-"""The agent's own HTTP port: container logs for `kubectl logs`, in plain HTTP on a loopback address."""
+"""The agent's own HTTP port: container logs for `kubectl logs`, as a kubelet has it, over TLS."""
 
 from collections.abc import Callable
 from dataclasses import replace

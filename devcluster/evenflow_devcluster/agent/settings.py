@@ -33,6 +33,8 @@ class AgentSettings:
     crash_backoff_limit: float = 60.0
     object_refresh: float = 10.0
     host_ip: str = "127.0.0.1"
+    pod_network: str = "127.77"
+    """First half of the pods' addresses, which must be local. A real API server refuses loopback endpoints."""
     python: str = sys.executable
 
     def crash_delay(self, crashes: int) -> float:
