@@ -34,7 +34,7 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQu
 from evenflow_contract.worker_config import Admission, WorkerConfig
 from evenflow_model.volume import volume
 from evenflow_worker.predict import LengthModel, Prompt
-from open_arrivals import BLOCK, CAPACITY, LOADS, PROMPT, X_STAR, Result, draw, mean_of
+from open_arrivals import BLOCK, CAPACITY, LOADS, PROMPT, X_STAR, X_STAR_BLOCKS, Result, draw, mean_of
 
 SVF = WorkerConfig(generation=1, aging_seconds=0.0)
 
@@ -197,7 +197,8 @@ def open_arrivals(model: Path, seeds: int, count: int) -> None:
         "SVF aged 30, volume cap 1.0": replace(SVF, aging_seconds=30.0, admission=limited),
     }
     print(
-        f"x* {X_STAR:.3f} requests per iteration; {seeds} seeds, {count} requests each, iterations of 0.03 s for aging"
+        f"x* {X_STAR:.3f} requests per iteration ({X_STAR_BLOCKS:.3f} in whole blocks); {seeds} seeds, "
+        f"{count} requests each, iterations of 0.03 s for aging"
     )
     for title, rate in LOADS.items():
         base: Result | None = None

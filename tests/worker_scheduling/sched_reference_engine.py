@@ -176,7 +176,8 @@ class ReferenceEngine:
                     break
                 req = self.waiting[0]
                 idle = not self.running
-                if req.preemptions == 0 and not self.bucket.allows(idle=idle):
+                volume = proxy_block_volume(req.request.prompt_tokens, req.predicted, self.spec.block_size)
+                if req.preemptions == 0 and not self.bucket.allows(volume, idle=idle):
                     break
                 new = min(req.num_tokens, token_budget)
                 if not self.allocate_slots(req, new, waiting=True):
@@ -184,7 +185,6 @@ class ReferenceEngine:
                 self.waiting.pop(0)
                 if req.preemptions == 0:
                     new_ids.append(req.id)
-                    volume = proxy_block_volume(req.request.prompt_tokens, req.predicted, self.spec.block_size)
                     self.bucket.take(volume, idle=idle)
                 else:
                     resumed_ids.append(req.id)

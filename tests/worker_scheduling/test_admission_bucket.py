@@ -21,7 +21,7 @@ def admit_all(bucket: AdmissionBucket, iterations: int, volume: float = 1.0) -> 
     for _ in range(iterations):
         bucket.refill()
         count = 0
-        while bucket.allows(idle=False):
+        while bucket.allows(volume, idle=False):
             bucket.take(volume)
             count += 1
         counts.append(count)
@@ -48,13 +48,62 @@ def test_long_run_rate_in_volume_is_exact(rate, volumes):
     taken, turn, iterations = 0.0, 0, 300
     for _ in range(iterations):
         bucket.refill()
-        while bucket.allows(idle=False):
-            bucket.take(volumes[turn % len(volumes)])
-            taken += volumes[turn % len(volumes)]
+        while bucket.allows(volume := volumes[turn % len(volumes)], idle=False):
+            bucket.take(volume)
+            taken += volume
             turn += 1
     allowed = rate * M * iterations
-    # The overshoot of the last one is all that may be ahead of the cap; behind it by less than the smallest positive.
-    assert allowed - 1e-6 * allowed <= taken <= allowed * (1 + 1e-9) + max(volumes)
+    # Ahead of the cap by one request's overshoot, or one refill of small ones; never behind it.
+    assert allowed - 1e-6 * allowed <= taken <= allowed * (1 + 1e-9) + max(*volumes, rate * M)
+
+
+@given(st.floats(0.01, 4.0), st.lists(st.tuples(st.floats(0.0, 3000.0), st.booleans()), max_size=200))
+def test_a_debt_is_never_deeper_than_one_request_or_one_refill(rate, wanted):
+    bucket = AdmissionBucket(M, limited(rate, "Volume"))
+    largest = rate * M
+    for volume, next_iteration in wanted:
+        if next_iteration:
+            bucket.refill()
+        if bucket.allows(volume, idle=False):
+            bucket.take(volume)
+            largest = max(largest, volume)
+        assert bucket.credit >= -largest - 1e-6
+
+
+def test_small_requests_pass_the_debt_of_a_large_one():
+    bucket = AdmissionBucket(M, limited(1.0, "Volume"))
+    bucket.refill()
+    bucket.take(4000.0)
+    assert not bucket.allows(1.0, idle=False), "the large one has used up this iteration"
+    bucket.refill()
+    assert not bucket.allows(1000.1, idle=False), "more than one iteration's refill waits for the debt"
+    assert admit_small(bucket, 400.0) == 2
+    assert bucket.credit == -2800.0, "and is paid for"
+    for _ in range(2):
+        bucket.refill()
+    assert not bucket.allows(4000.0, idle=False)
+    bucket.refill()
+    assert bucket.allows(4000.0, idle=False)
+
+
+def test_small_requests_alone_keep_to_the_rate():
+    bucket = AdmissionBucket(M, limited(1.0, "Volume"))
+    bucket.refill()
+    bucket.take(50_000.0)
+    counts = []
+    for _ in range(100):
+        bucket.refill()
+        counts.append(admit_small(bucket, 300.0))
+    assert set(counts) == {3}
+    assert bucket.credit == -49_000.0 + 100 * (1000.0 - 900.0)
+
+
+def admit_small(bucket: AdmissionBucket, volume: float) -> int:
+    count = 0
+    while bucket.allows(volume, idle=False):
+        bucket.take(volume)
+        count += 1
+    return count
 
 
 @given(st.floats(0.01, 20.0), st.integers(0, 500))
@@ -77,8 +126,8 @@ def test_overshoot_is_paid_off_before_the_next():
 def test_an_idle_engine_may_always_admit_one():
     bucket = AdmissionBucket(M, limited(0.001))
     bucket.refill()
-    assert not bucket.allows(idle=False)
-    assert bucket.allows(idle=True)
+    assert not bucket.allows(1.0, idle=False)
+    assert bucket.allows(1.0, idle=True)
 
 
 @pytest.mark.parametrize("unit", ["Requests", "Volume"])
@@ -101,11 +150,11 @@ def test_off_limits_nothing_and_forgets():
     bucket = AdmissionBucket(M)
     bucket.refill()
     bucket.take(1e9)
-    assert bucket.allows(idle=False)
+    assert bucket.allows(1e9, idle=False)
     assert not bucket.limited
     bucket.configure(limited(0.5))
     assert bucket.credit == 0.0
-    assert not bucket.allows(idle=False)
+    assert not bucket.allows(1.0, idle=False)
 
 
 def test_cap_and_unit_change_live():
@@ -120,7 +169,7 @@ def test_cap_and_unit_change_live():
     bucket.take(5000.0)
     bucket.configure(limited(3.0, "Volume"))
     assert bucket.credit == -3000.0
-    assert admit_all(bucket, 2, volume=1.0)[0] == 0
+    assert not admit_all(bucket, 1, volume=3001.0)[0]
 
 
 @pytest.mark.parametrize("volume", [math.nan, math.inf, -5.0])
@@ -146,10 +195,10 @@ def test_flips_keep_the_credit_sane(steps):
             bucket.configure(Admission())
         elif name in ("cap", "unit"):
             bucket.configure(limited(number, "Requests" if name == "cap" else "Volume"))
-        elif bucket.allows(idle=name == "idle"):
+        elif bucket.allows(number * M, idle=name == "idle"):
             bucket.take(number * M, idle=name == "idle")
         assert -5 * M - 1 <= bucket.credit <= 6 * M
-        assert bucket.allows(idle=True)
+        assert bucket.allows(number * M, idle=True)
 
 
 @given(
@@ -157,8 +206,11 @@ def test_flips_keep_the_credit_sane(steps):
     unit=st.sampled_from(["Requests", "Volume"]),
     spent=st.lists(st.floats(0.0, 5e5), max_size=6),
     times=st.integers(1, 60),
+    head=st.floats(0.0, 5e3),
 )
-def test_many_refills_at_once_are_many_refills(rate: float, unit: AdmissionUnit, spent: list[float], times: int):
+def test_many_refills_at_once_are_many_refills(
+    rate: float, unit: AdmissionUnit, spent: list[float], times: int, head: float
+):
     """Leaps over uneventful iterations rest on this."""
     one, many = (AdmissionBucket(1000, Admission("Limited", unit, rate, 0.0)) for _ in range(2))
     for volume in spent:
@@ -167,7 +219,7 @@ def test_many_refills_at_once_are_many_refills(rate: float, unit: AdmissionUnit,
     refused = 0
     for _ in range(times):
         one.refill()
-        refused += not one.allows(idle=False)
-    assert min(many.refills_refused(), times) == refused
+        refused += not one.allows(head, idle=False)
+    assert min(many.refills_refused(head), times) == refused
     many.refill(times)
     assert many.credit == one.credit

@@ -112,13 +112,17 @@ class EngineFigures:
 
 
 class WorkerMetrics(Collector):
-    """Registers itself on `registry`. `figures` is called at each scrape, so it must be cheap and thread-safe."""
+    """Registers itself on `registry`. `figures` is called at each scrape, so it must be cheap and thread-safe.
+
+    It answers None where nothing of ours counts, under stock scheduling: those series are then absent, because a zero
+    that never moves would say that the engine stands still.
+    """
 
     def __init__(
         self,
         registry: CollectorRegistry,
         settings: Settings,
-        figures: Callable[[], EngineFigures],
+        figures: Callable[[], EngineFigures | None],
         *,
         engine: str,
         scheduler: str = "evenflow",
@@ -164,23 +168,16 @@ class WorkerMetrics(Collector):
         figures = self._figures()
         config = self._settings.config
         classes = exported_classes(config)
-        yield from self._by_class(figures, config, classes)
-        yield _counter(names.RECOMPUTED_TOKENS, "Tokens prefilled again after an eviction.", figures.recomputed_tokens)
-        yield _counter(names.ITERATIONS, "Engine iterations.", figures.iterations)
-        yield from _caps(config)
         yield _gauge(names.APPLIED_GENERATION, "Generation of the worker config in force.", config.generation)
-        yield _gauge(names.KV_CAPACITY_TOKENS, "Usable KV memory in tokens.", figures.kv_capacity_tokens)
-        peaks = GaugeMetricFamily(
-            names.KV_USAGE_PEAK_RATIO, "Largest KV usage in a window of engine time.", labels=[names.LABEL_WINDOW]
-        )
-        for window, usage in sorted(figures.kv_usage_peaks.items()):
-            peaks.add_metric([f"{window}s"], usage)
-        yield peaks
-        yield from self._lengths(classes)
-        yield from self._predictor(figures.predictor_fallbacks)
-        yield _counter(
-            names.MISROUTED_REQUESTS, "Requests served while draining or for a class not listed.", self._misrouted
-        )
+        if figures is not None:
+            yield from self._by_class(figures, config, classes)
+            yield from _memory_and_steps(figures)
+            yield from _caps(config)
+            yield from self._lengths(classes)
+            yield from self._predictor(figures.predictor_fallbacks)
+            yield _counter(
+                names.MISROUTED_REQUESTS, "Requests served while draining or for a class not listed.", self._misrouted
+            )
         yield _counter(names.CONFIG_REFUSED, "Worker configs refused.", self._settings.refused_total)
         yield _labelled(names.HOOK_ERRORS, "Exceptions swallowed by guarded hooks.", "hook", self._hook_errors)
         yield self._scheduler_info(config)
@@ -261,6 +258,18 @@ def _folded(counts: Mapping[str, int], config: WorkerConfig, classes: Sequence[s
     for name, value in counts.items():
         folded[listed(config, name)] += value
     return folded
+
+
+def _memory_and_steps(figures: EngineFigures) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+    yield _counter(names.RECOMPUTED_TOKENS, "Tokens prefilled again after an eviction.", figures.recomputed_tokens)
+    yield _counter(names.ITERATIONS, "Engine iterations.", figures.iterations)
+    yield _gauge(names.KV_CAPACITY_TOKENS, "Usable KV memory in tokens.", figures.kv_capacity_tokens)
+    peaks = GaugeMetricFamily(
+        names.KV_USAGE_PEAK_RATIO, "Largest KV usage in a window of engine time.", labels=[names.LABEL_WINDOW]
+    )
+    for window, usage in sorted(figures.kv_usage_peaks.items()):
+        peaks.add_metric([f"{window}s"], usage)
+    yield peaks
 
 
 def _caps(config: WorkerConfig) -> Iterator[GaugeMetricFamily]:

@@ -103,7 +103,7 @@ class Engine:
         if queue and len(running) < self.spec.max_num_seqs:
             head = queue.peek()
             if pool.needed(head, pool.cached(head)) + pool.watermark <= pool.free:
-                limit = min(limit, 0 if head.evictions else self._bucket.refills_refused())
+                limit = min(limit, 0 if head.evictions else self._bucket.refills_refused(self._cost(head)))
         leap = leap_of(running, limit, pool, self._step_time)
         if leap is not None and queue:
             return leap.before(self._rekey_due_after)
@@ -234,7 +234,7 @@ class Engine:
         while queue and batch.budget > 0 and len(running) < self.spec.max_num_seqs:
             sequence = queue.peek()
             idle = not running
-            if not sequence.evictions and not bucket.allows(idle=idle):
+            if bucket.limited and not sequence.evictions and not bucket.allows(self._cost(sequence), idle=idle):
                 return
             cached = pool.cached(sequence)
             # The whole of prompt and output so far must fit, though only a chunk may be computed now.
@@ -250,7 +250,8 @@ class Engine:
             else:
                 batch.admitted_new.append(sequence)
                 self.counters.admitted_new[sequence.traffic_class] += 1
-                self._charge(sequence, idle)
+                if bucket.limited:
+                    bucket.take(self._cost(sequence), idle=idle)
             end = cached + min(sequence.length - cached, batch.budget)
             blocks = pool.blocks_for(end)
             pool.free -= blocks - cached // pool.block_size
@@ -263,10 +264,9 @@ class Engine:
             running.append(sequence)
             batch.schedule(sequence, end)
 
-    def _charge(self, sequence: Sequence, idle: bool) -> None:
-        if self._bucket.limited:
-            cost = proxy_block_volume(sequence.own_prompt, sequence.predicted_output, self.spec.block_size)
-            self._bucket.take(cost, idle=idle)
+    def _cost(self, sequence: Sequence) -> float:
+        """What the cap charges for it, in token-iterations."""
+        return proxy_block_volume(sequence.own_prompt, sequence.predicted_output, self.spec.block_size)
 
     def _sample(self, batch: Batch) -> None:
         """Every sequence whose tokens are all computed gains one; those at their end leave."""

@@ -16,11 +16,16 @@ class AdmissionBucket:
 
     Unit `Requests`: one request costs one credit, and a whole credit is needed. Unit `Volume`: the cap is a multiple of
     the usable KV tokens M per iteration, a request costs its block-rounded predicted volume in token-iterations, any
-    positive credit admits one, and the overshoot is carried as debt. At rest the credit is bounded: by the cap + 1
-    requests, or by one iteration's volume. Only new requests are counted; resumed ones are the caller's to let through.
+    positive credit admits one, and the overshoot is carried as debt. While a debt is paid off, requests that fit into
+    what is left of this iteration's refill enter all the same and are charged like any other: the next large request
+    waits longer instead of every small one behind the last. They never deepen a debt from one iteration to the next, so
+    that the long-run rate stays the cap's and the debt at most one request's volume or one refill.
+
+    At rest the credit is bounded: by the cap + 1 requests, or by one iteration's volume. Only new requests are counted;
+    resumed ones are the caller's to let through. Measured with bench/open_arrivals.py.
     """
 
-    __slots__ = ("_burst", "_credit", "_limited", "_need", "_refill", "_unit", "capacity_tokens")
+    __slots__ = ("_burst", "_credit", "_limited", "_need", "_refill", "_share", "_unit", "capacity_tokens")
 
     def __init__(self, capacity_tokens: int, admission: Admission | None = None) -> None:
         if capacity_tokens < 1:
@@ -28,7 +33,7 @@ class AdmissionBucket:
         self.capacity_tokens = capacity_tokens
         self._unit: AdmissionUnit = "Volume"
         self._limited = False
-        self._credit = self._refill = self._burst = self._need = 0
+        self._credit = self._refill = self._burst = self._need = self._share = 0
         self.configure(admission or Admission())
 
     @property
@@ -42,6 +47,7 @@ class AdmissionBucket:
 
     def configure(self, admission: Admission) -> None:
         """Take a cap live. The same unit keeps credit and debt, within the new bounds; another unit starts afresh."""
+        self._share = 0
         if admission.mode == "Off" or admission.per_iteration is None:
             self._limited = False
             self._credit = 0
@@ -64,14 +70,18 @@ class AdmissionBucket:
         nothing."""
         if self._limited and not paused:
             self._credit = min(self._credit + times * self._refill, self._burst)
+            self._share = self._refill if self._unit == "Volume" else 0
 
-    def refills_refused(self) -> int:
-        """How many refills in a row, from the next on, leave it refusing new requests while others run."""
-        return max(-(-(self._need - self._credit) // self._refill) - 1, 0) if self._limited else 0
+    def refills_refused(self, volume: float) -> int:
+        """How many refills in a row, from the next on, leave it refusing a new request of `volume` token-iterations
+        while others run."""
+        if not self._limited or (self._unit == "Volume" and self._cost(volume) <= self._refill):
+            return 0
+        return max(-(-(self._need - self._credit) // self._refill) - 1, 0)
 
-    def allows(self, *, idle: bool) -> bool:
-        """May one more new request enter? `idle`: nothing is running, then one always may."""
-        return idle or not self._limited or self._credit >= self._need
+    def allows(self, volume: float, *, idle: bool) -> bool:
+        """May a new request of `volume` token-iterations enter? `idle`: nothing is running, then one always may."""
+        return idle or not self._limited or self._credit >= self._need or self._cost(volume) <= self._share
 
     def take(self, volume: float, *, idle: bool = False) -> None:
         """Charge one admitted request of `volume` token-iterations (block-rounded, predicted; not finite: counts as M).
@@ -81,9 +91,13 @@ class AdmissionBucket:
         """
         if not self._limited:
             return
-        cost = _SCALE
-        if self._unit == "Volume":
-            finite = 0.0 <= volume < float("inf")
-            cost = round((volume if finite else float(self.capacity_tokens)) * _SCALE)
+        cost = self._cost(volume)
         credit = self._credit - cost
         self._credit = max(credit, -cost) if idle else credit
+        self._share = max(self._share - cost, 0)
+
+    def _cost(self, volume: float) -> int:
+        if self._unit == "Requests":
+            return _SCALE
+        finite = 0.0 <= volume < float("inf")
+        return round((volume if finite else float(self.capacity_tokens)) * _SCALE)

@@ -32,6 +32,8 @@ ATTRIBUTES: Final = (
 KV_ATTRIBUTES: Final = ("watermark_blocks", "enable_caching", "block_pool")
 BLOCK_POOL_ATTRIBUTES: Final = ("num_gpu_blocks", "get_num_free_blocks", "get_cached_block")
 REQUEST_NAMES: Final = (
+    "request_id",
+    "status",
     "num_prompt_tokens",
     "num_computed_tokens",
     "num_output_placeholders",

@@ -8,13 +8,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from typing import Final
-
-import aiohttp
+from typing import TYPE_CHECKING, Final
 
 from evenflow_contract import environment as env
 from evenflow_contract.reading import MAX_DOCUMENT_BYTES
 from evenflow_worker.control.settings import Applied, Settings, Source
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,9 @@ def config_url(environ: Mapping[str, str] = os.environ) -> str | None:
 
 async def follow_pushes(settings: Settings, url: str, *, seconds: float = ASK_SECONDS) -> None:
     """Ask every `seconds`, for ever; cancel to stop. Whatever goes wrong, the last good config stays."""
+    # Late: the middleware loads with the standard library alone, and goes on without this if it must.
+    import aiohttp
+
     problem = ""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2.0)) as session:
         while True:
@@ -49,7 +53,7 @@ async def follow_pushes(settings: Settings, url: str, *, seconds: float = ASK_SE
             await asyncio.sleep(seconds)
 
 
-async def _ask(session: aiohttp.ClientSession, url: str) -> bytes:
+async def _ask(session: "aiohttp.ClientSession", url: str) -> bytes:
     async with session.get(url, allow_redirects=False) as answer:
         if answer.status != 200 or not 0 < (answer.content_length or 0) <= MAX_DOCUMENT_BYTES:
             raise ValueError(f"status {answer.status}, {answer.content_length} bytes")

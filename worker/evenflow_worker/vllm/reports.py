@@ -56,7 +56,7 @@ class EngineReport:
         in_flight = dict.fromkeys(exported_classes(config), 0)
         for name, count in self._by_class(waiting_only=False).items():
             in_flight[listed(config, name)] += count
-        running, waiting = scheduler.get_request_counts()
+        running, waiting = self._counts()
         return WorkerState(
             applied_generation=config.generation,
             config_hash=config.content_hash(),
@@ -64,7 +64,7 @@ class EngineReport:
             scheduler=self._kind,
             policy=config.policy if self._steering is not None else "FCFS",
             kv_capacity_tokens=self._capacity(),
-            block_size=int(scheduler.block_size),
+            block_size=max(int(getattr(scheduler, "block_size", 1)), 1),
             iterations=0 if self._steering is None else self._steering.counters.iterations,
             running=running,
             waiting=waiting,
@@ -77,12 +77,12 @@ class EngineReport:
         self.drain()
         return self._lengths.document()
 
-    def figures(self) -> EngineFigures:
-        """What WorkerMetrics reads at each scrape."""
+    def figures(self) -> EngineFigures | None:
+        """What WorkerMetrics reads at each scrape; None under stock scheduling, which only vLLM's own page measures."""
         self.drain()
         hooks = self._hooks
         if hooks is None:
-            return EngineFigures(iterations=0, recomputed_tokens=0, kv_capacity_tokens=self._capacity())
+            return None
         counters = hooks.steering.counters
         pool = self._scheduler.kv_cache_manager.block_pool
         usage = 1.0 - pool.get_num_free_blocks() / max(pool.num_gpu_blocks - 1, 1)
@@ -132,8 +132,22 @@ class EngineReport:
         return newest if steering.pending and idle else steering.config
 
     def _capacity(self) -> int:
-        pool = self._scheduler.kv_cache_manager.block_pool
-        return max(int(pool.num_gpu_blocks) - 1, 1) * int(self._scheduler.block_size)
+        """In tokens; 0 where this vLLM no longer says it, which the operator takes as unknown."""
+        try:
+            pool = self._scheduler.kv_cache_manager.block_pool
+            return max(int(pool.num_gpu_blocks) - 1, 1) * int(self._scheduler.block_size)
+        except AttributeError:
+            return 0
+
+    def _counts(self) -> tuple[int, int]:
+        """Running and waiting requests. Must answer under stock scheduling, too, whatever name is missing there."""
+        scheduler = self._scheduler
+        try:
+            running, waiting = scheduler.get_request_counts()
+        except AttributeError:
+            running = len(scheduler.running)
+            waiting = len(scheduler.requests) - running
+        return running, waiting
 
     def _by_class(self, *, waiting_only: bool) -> dict[str, int]:
         running = set(map(id, list(self._scheduler.running))) if waiting_only else ()

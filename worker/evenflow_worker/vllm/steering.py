@@ -215,7 +215,7 @@ class Steering:
             return True
         if self.hold_back and self.queue.key(request)[0] != FRONT:
             return False
-        return self.bucket.allows(idle=idle)
+        return not self.bucket.limited or self.bucket.allows(self._cost(record), idle=idle)
 
     def admitted(self, request: Any, *, idle: bool) -> None:
         """A request entered the running batch; `idle`: nothing ran before it."""
@@ -227,7 +227,7 @@ class Steering:
             record.admitted = True
             self.counters.admitted_new[record.traffic_class] += 1
             if self.bucket.limited:
-                self.bucket.take(proxy_block_volume(record.own_prompt, record.predicted, self._block_size), idle=idle)
+                self.bucket.take(self._cost(record), idle=idle)
         elif record.lost_memory:
             self.counters.admitted_resumed[record.traffic_class] += 1
             self._recomputing.append(request)
@@ -276,6 +276,10 @@ class Steering:
         if not self._ordering.aging_rate:
             return (record.metric, record.arrival_s, record.sequence)
         return self._ordering.key(record.metric, record.arrival_s, record.sequence, self.clock())
+
+    def _cost(self, record: Record) -> float:
+        """What the cap charges for it, in token-iterations."""
+        return proxy_block_volume(record.own_prompt, record.predicted, self._block_size)
 
     def _measure(self, request: Any) -> None:
         record = record_of(request)
