@@ -63,6 +63,8 @@ class Engine:
     peak: float = 0.5
     silent: bool = False
     frozen: bool = False
+    stock: bool = False
+    """vLLM's own scheduler runs: the worker counts nothing, and only its state is read."""
 
 
 @dataclass
@@ -116,7 +118,9 @@ class ToyCluster:
             found[pod.uid] = self.last[pod.uid] = Reading(
                 taken_at=self.now,
                 source="Scrape",
-                counters=EngineCounters(
+                counters=EngineCounters(waiting=engine.waiting)
+                if engine.stock
+                else EngineCounters(
                     evictions=engine.evictions,
                     admitted=engine.admitted,
                     completed=engine.completed,
@@ -131,11 +135,11 @@ class ToyCluster:
                     applied_generation=self.applied.get(pod.uid, 0),
                     config_hash="",
                     engine="simulated",
-                    scheduler="evenflow",
+                    scheduler="stock" if engine.stock else "evenflow",
                     policy="SVF",
                     kv_capacity_tokens=430_000,
                     block_size=16,
-                    iterations=int(engine.iterations),
+                    iterations=0 if engine.stock else int(engine.iterations),
                     running=engine.running,
                     waiting=engine.waiting,
                 ),

@@ -160,6 +160,19 @@ def test_an_engine_that_waits_without_iterating_leaves_its_services_until_it_mov
     assert cluster.pods[pod.name].serving
 
 
+def test_stock_scheduling_is_reported_and_no_stall() -> None:
+    """The worker's count of iterations stays at zero there, because nothing counts."""
+    cluster = ready_cluster(replicas=2)
+    pod = cluster.by_slot()[0][0]
+    engine = cluster.engines[pod.uid]
+    engine.stock, engine.waiting = True, 5
+    for _ in range(6):
+        cluster.tick(15)
+        cluster.decide()
+    assert cluster.pods[pod.name].serving
+    assert condition(cluster, "SchedulerActive")["reason"] == "StockScheduler"
+
+
 def test_an_idle_engine_is_not_stalled() -> None:
     cluster = ready_cluster(replicas=1)
     engine = cluster.engines[cluster.by_slot()[0][0].uid]

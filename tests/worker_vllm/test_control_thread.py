@@ -11,9 +11,10 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_contract.worker_state import WorkerState
 from evenflow_worker.control.admin import AdminAccess
 from evenflow_worker.control.settings import Source
 from evenflow_worker.vllm.control import ControlThread
@@ -120,7 +121,24 @@ def test_stock_scheduling_says_so() -> None:
     document = parts.report.state().document()
     assert (document["scheduler"], document["policy"]) == ("stock", "FCFS")
     assert document["reason"] == "this vLLM lacks Scheduler.waiting"
-    assert parts.registry.get_sample_value("evenflow_iterations_total") == 0
+    sample = parts.registry.get_sample_value
+    assert sample("evenflow_iterations_total") is None, "zero would say that the engine stands still"
+    assert sample("evenflow_evictions_total", {"traffic_class": "chat"}) is None
+    assert sample("evenflow_applied_generation") == 4
+
+
+@pytest.mark.parametrize("missing", ["get_request_counts", "block_size", "kv_cache_manager"])
+def test_stock_scheduling_says_so_whatever_name_is_missing(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = Parts(stock=f"this vLLM lacks Scheduler.{missing}")
+    request = SimpleNamespace(request_id="a")
+    parts.scheduler.requests, parts.scheduler.running = {"a": request, "b": SimpleNamespace()}, [request]
+    if missing == "get_request_counts":
+        monkeypatch.delattr(FakeScheduler, missing)
+    else:
+        delattr(parts.scheduler, missing)
+    state = WorkerState.parse(parts.report.state().document())
+    assert (state.scheduler, state.running, state.waiting) == ("stock", 1, 1)
+    assert b'scheduler="stock"' in generate_latest(parts.registry)
 
 
 class Running:

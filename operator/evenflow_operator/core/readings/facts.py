@@ -51,8 +51,9 @@ def waiting_requests(reading: Reading | None) -> float | None:
 
 
 def iterations(reading: Reading | None) -> float | None:
+    """None where nothing counts them: the worker's own count stays at zero under stock scheduling."""
     count = finite(counters_of(reading).iterations)
-    if count is None and reading is not None and reading.state is not None:
+    if count is None and reading is not None and reading.state is not None and reading.state.scheduler == "evenflow":
         return float(reading.state.iterations)
     return count
 
