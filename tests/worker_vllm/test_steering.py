@@ -49,6 +49,7 @@ class FakeScheduler:
         self.max_num_seqs = max_num_seqs
         self.waiting: Any = deque_queue()
         self.deferred_waiting: set[Any] = set()
+        self.blocked: set[str] = set()
         self.running: list[Any] = []
         self.requests: dict[str, Any] = {}
         self.policy = SimpleNamespace(value="fcfs")
@@ -75,7 +76,8 @@ class FakeScheduler:
             request = self.waiting.peek_request()
             adapter = request.lora_request and request.lora_request.lora_int_id
             assert self.waiting.pop_request() is request
-            if adapter is not None and adapters and adapter not in adapters:
+            crowded = adapter is not None and adapters and adapter not in adapters
+            if crowded or request.request_id in self.blocked:
                 self.deferred_waiting.add(request)
                 skipped.append(request)
                 continue
@@ -214,6 +216,51 @@ def test_a_due_request_holds_back_those_that_would_keep_it_out() -> None:
     bench.scheduler.schedule()
     assert bench.running[0] == "other"
     assert not bench.failures()
+
+
+def test_an_idle_engine_holds_nobody_back() -> None:
+    """Whatever else keeps the due request out (a KV transfer, say), nothing of ours may stall the engine."""
+    bench = Bench(replace(CONFIG, aging_seconds=1.0))
+    first = bench.add("first", adapter=1)
+    bench.scheduler.schedule()
+    bench.add("other", adapter=2)
+    bench.scheduler.schedule()
+    bench.now = 3.5
+    bench.scheduler.blocked = {"other"}
+    for name in ("third", "fourth"):
+        bench.add(name)
+    bench.scheduler.schedule()
+    assert bench.running == ["first"]
+    bench.scheduler.finish(first)
+    bench.scheduler.schedule()
+    assert bench.running == ["third"], "one, and the next after it still waits"
+
+
+def test_a_request_that_waits_for_its_own_grammar_holds_nobody_back() -> None:
+    """No other request keeps it out, so that holding them back would only leave the engine idle."""
+    bench = Bench(replace(CONFIG, aging_seconds=1.0))
+    bench.add("first", adapter=1)
+    bench.scheduler.schedule()
+    compiling = bench.add("compiling", adapter=2)
+    compiling.status = Status("WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR")
+    bench.scheduler.blocked = {"compiling"}
+    bench.scheduler.schedule()
+    bench.now = 100.0
+    bench.add("second")
+    bench.scheduler.schedule()
+    assert bench.running == ["first", "second"]
+    assert not bench.failures()
+
+
+def test_a_prediction_that_comes_late_decides_about_the_victim() -> None:
+    bench = Bench()
+    for name in ("a", "b", "c"):
+        bench.add(name)
+    bench.scheduler.schedule()
+    assert bench.running == ["a", "b", "c"]
+    bench.steering.predict(bench.scheduler.requests["a"], 900.0)
+    bench.steering.sort(bench.scheduler.running)
+    assert bench.running == ["b", "c", "a"]
 
 
 def test_only_what_ran_to_its_end_is_learnt_from() -> None:

@@ -125,7 +125,8 @@ class Steering:
             self.predict(request, 1.0)
 
     def predict(self, request: Any, tokens: float) -> None:
-        """Take a predicted output length; a waiting request moves to where it belongs then."""
+        """Take a predicted output length: a waiting request moves to where it belongs then, a running one keeps its
+        place and is another victim."""
         record = record_of(request)
         if record is None:
             return
@@ -134,6 +135,8 @@ class Steering:
         self._measure(request)
         if request in self.queue:
             self.queue.rekey(request, self.key(request))
+        elif record.admitted:
+            record.victim_volume = predicted_volume(record.own_prompt, record.predicted)
 
     def class_of(self, request: Any) -> str:
         record = record_of(request)
@@ -213,7 +216,8 @@ class Steering:
         record = record_of(request)
         if record is None or record.admitted:
             return True
-        if self.hold_back and self.queue.key(request)[0] != FRONT:
+        # Idle, nobody is in the way of those held back for; they were asked before the head of the queue.
+        if self.hold_back and not idle and self.queue.key(request)[0] != FRONT:
             return False
         return not self.bucket.limited or self.bucket.allows(self._cost(record), idle=idle)
 
