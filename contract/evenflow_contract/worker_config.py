@@ -28,6 +28,7 @@ PREDICTOR_TYPES: tuple[PredictorType, ...] = ("ClassPrior", "Quantile", "Model")
 ADMISSION_MODES: tuple[AdmissionMode, ...] = ("Limited", "Off")
 ADMISSION_UNITS: tuple[AdmissionUnit, ...] = ("Requests", "Volume")
 
+MAX_GENERATION = 2**53
 MAX_TOKENS = 10_000_000
 MAX_PER_ITERATION = 1e6
 MIN_PER_ITERATION = 1e-6
@@ -90,7 +91,7 @@ class WorkerConfig:
         reader = ObjectReader(parse_json(document) if isinstance(document, str | bytes) else document)
         check_version(reader, VERSION)
         config = WorkerConfig(
-            generation=reader.integer("generation"),
+            generation=reader.integer("generation", high=MAX_GENERATION),
             policy=cast(Policy, reader.choice("policy", POLICIES)),
             victim=cast(Victim, reader.choice("victim", VICTIMS)),
             aging_seconds=reader.number("agingSeconds", high=1e6),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from core_toy_cluster import ToyCluster, ready_cluster
 
-from evenflow_contract.worker_config import WorkerConfig
+from evenflow_contract.worker_config import MAX_GENERATION, WorkerConfig
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import CreatePod, PatchPod, PushConfig
@@ -187,6 +187,22 @@ def test_an_unreadable_annotation_is_written_again_beyond_what_the_worker_has_ap
     (patch,) = [command for command in cluster.decide().commands if isinstance(command, PatchPod)]
     assert patch.config is not None
     assert patch.config.generation == 42
+
+
+@pytest.mark.parametrize("applied", [MAX_GENERATION, 2 * MAX_GENERATION, 1])
+def test_at_the_largest_generation_settings_are_still_written_and_only_once(applied: int) -> None:
+    cluster = ready_cluster(replicas=1)
+    pod = cluster.by_slot()[0][0]
+    assert pod.worker_config is not None
+    cluster.pods[pod.name] = replace(pod, worker_config=replace(pod.worker_config, generation=MAX_GENERATION))
+    cluster.applied[pod.uid] = applied
+    assert [c for c in cluster.decide().commands if isinstance(c, PatchPod)] == []
+    cluster.change(scheduling={"policy": "FCFS"})
+    (patch,) = [c for c in cluster.decide().commands if isinstance(c, PatchPod)]
+    assert patch.config is not None
+    assert WorkerConfig.parse(patch.config.to_json()) == patch.config
+    assert (patch.config.generation, patch.config.policy) == (MAX_GENERATION, "FCFS")
+    assert [c for c in cluster.decide().commands if isinstance(c, PatchPod)] == []
 
 
 def test_the_generation_rises_only_with_the_settings() -> None:

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from evenflow_contract.worker_config import Admission, ClassPrior, Predictor, Proxies, WorkerConfig
+from evenflow_contract.worker_config import MAX_GENERATION, Admission, ClassPrior, Predictor, Proxies, WorkerConfig
 from evenflow_model.lengths import LengthMix
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType, SchedulingPolicy
@@ -48,12 +48,13 @@ def next_config(current: WorkerConfig | None, wanted: WorkerConfig, applied: int
     """The config to write, with the next generation; None when the current one says the same.
 
     The generation goes beyond what the worker has applied, which refuses older ones: an annotation that was removed, or
-    put back as it once was, would never reach it.
+    put back as it once was, would never reach it. Beyond the largest there is none: other content under the same one
+    still reaches the worker through the file.
     """
-    newest = max(0 if current is None else current.generation, applied or 0)
+    newest = min(max(0 if current is None else current.generation, applied or 0), MAX_GENERATION)
     if current is not None and newest == current.generation and wanted.same_settings(current):
         return None
-    return replace(wanted, generation=newest + 1)
+    return replace(wanted, generation=min(newest + 1, MAX_GENERATION))
 
 
 def config_decisions(
