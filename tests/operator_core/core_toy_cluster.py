@@ -21,7 +21,7 @@ from evenflow_operator.core.plan import (
     PutService,
 )
 from evenflow_operator.core.restore import restore
-from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, ServiceView, Snapshot
+from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, ServicePort, ServiceView, Snapshot
 from evenflow_operator.core.times import parse_time
 
 UID = "pool-uid"
@@ -293,7 +293,9 @@ class ToyCluster:
             pool=meta["labels"][labels.POOL],
             traffic_class=meta["labels"][labels.TRAFFIC_CLASS],
             selector=spec["selector"],
-            ports=tuple((port["name"], port["port"]) for port in spec["ports"]),
+            ports=tuple(
+                ServicePort(port["name"], port["port"], port["targetPort"], port["protocol"]) for port in spec["ports"]
+            ),
         )
 
 

@@ -1,8 +1,11 @@
 from dataclasses import replace
+from typing import Any
 
+import pytest
 from core_toy_cluster import CHAT, ToyCluster, ready_cluster
 
 from evenflow_operator.core.plan import DeleteService, Plan, PutService
+from evenflow_operator.core.snapshot import ServicePort
 
 
 def put(plan: Plan) -> list[str]:
@@ -22,7 +25,7 @@ def test_one_service_for_the_pool_and_one_per_class() -> None:
         "evenflow.dev/serving": "true",
         "class.evenflow.dev/chat": "true",
     }
-    assert cluster.services["llama"].ports == (("http", 8000),)
+    assert cluster.services["llama"].ports == (ServicePort("http", 8000, 8000, "TCP"),)
 
 
 def test_the_service_of_a_removed_class_goes() -> None:
@@ -39,6 +42,18 @@ def test_a_changed_selector_is_brought_back() -> None:
     plan = cluster.decide()
     (command,) = [c for c in plan.commands if isinstance(c, PutService)]
     assert (command.uid, command.resource_version) == (view.uid, view.resource_version)
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "web"}, {"port": 80}, {"target": 9000}, {"target": "admin"}, {"protocol": "UDP"}]
+)
+def test_changed_ports_are_brought_back(change: dict[str, Any]) -> None:
+    cluster = ready_cluster()
+    view = cluster.services["llama-chat"]
+    cluster.services["llama-chat"] = replace(view, ports=(view.ports[0]._replace(**change),))
+    assert put(cluster.decide()) == ["llama-chat"]
+    assert cluster.services["llama-chat"].ports == view.ports
+    assert put(cluster.decide()) == []
 
 
 def test_a_service_of_somebody_else_is_reported_and_the_others_are_served() -> None:

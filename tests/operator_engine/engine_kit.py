@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from evenflow_operator.adapters import views
 from evenflow_operator.api.names import API_VERSION, KIND
-from evenflow_operator.core.snapshot import PodView, ServiceView
+from evenflow_operator.core.snapshot import PodView, ServicePort, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ def service_view(name: str = "llama", **more: Any) -> ServiceView:
         "pool": "llama",
         "traffic_class": "default",
         "selector": {"evenflow.dev/pool": "llama", "evenflow.dev/serving": "true"},
-        "ports": (("http", 8000),),
+        "ports": (ServicePort("http", 8000, 8000),),
     }
     return ServiceView(**{**fields, **more})
 

@@ -140,18 +140,21 @@ async def test_a_service_of_somebody_else_is_never_touched(tmp_path: Path) -> No
         assert theirs["spec"]["selector"] == {"app": "theirs"}
 
 
-async def test_a_changed_selector_is_put_back(tmp_path: Path) -> None:
+async def test_changed_selector_and_ports_are_put_back(tmp_path: Path) -> None:
     async with stage(tmp_path) as s, running(s.settings()):
         await s.apply_pool()
         await eventually(lambda: s.is_ready(), "ready")
-        wanted = dict((s.cluster.api.get("services", "default", "llama") or {})["spec"]["selector"])
-        patch = {"spec": {"selector": {"evenflow.dev/serving": None, "extra": "x"}}}
-        s.cluster.api.merge_patch("services", "default", "llama", patch)
+        wanted = (s.cluster.api.get("services", "default", "llama") or {})["spec"]
 
         def restored() -> bool:
-            return (s.cluster.api.get("services", "default", "llama") or {})["spec"]["selector"] == wanted
+            return (s.cluster.api.get("services", "default", "llama") or {})["spec"] == wanted
 
-        await eventually(restored, "the selector is as it was")
+        for change in (
+            {"selector": {"evenflow.dev/serving": None, "extra": "x"}},
+            {"ports": [{**wanted["ports"][0], "targetPort": 9000}]},
+        ):
+            s.cluster.api.merge_patch("services", "default", "llama", {"spec": change})
+            await eventually(restored, f"as it was before {change}")
 
 
 async def test_api_faults_end_in_the_same_state(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from evenflow_contract.errors import ContractError
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.api.errors import SpecError
 from evenflow_operator.api.pool import LLMServingPool
-from evenflow_operator.core.snapshot import PodPhase, PodView, ServiceView
+from evenflow_operator.core.snapshot import PodPhase, PodView, ServicePort, ServiceView
 from evenflow_operator.ports import Identity, NodeRecord, PodRecord, PoolRecord, ServiceRecord, SliceRecord
 
 MAX_SLOT = 1_000_000
@@ -110,11 +110,6 @@ def service_view(obj: Any) -> ServiceView | None:
     if not (uid and name):
         return None
     tags = _mapping(meta, "labels")
-    ports = [
-        (_text(port, "name"), _int(port.get("port"), 0))
-        for port in _sequence(spec, "ports")
-        if isinstance(port, Mapping)
-    ]
     return ServiceView(
         name=name,
         uid=uid,
@@ -123,8 +118,14 @@ def service_view(obj: Any) -> ServiceView | None:
         pool=_text(tags, labels.POOL) or None,
         traffic_class=_text(tags, labels.TRAFFIC_CLASS) or None,
         selector={str(key): str(value) for key, value in _mapping(spec, "selector").items()},
-        ports=tuple(ports),
+        ports=tuple(_port(port) for port in _sequence(spec, "ports") if isinstance(port, Mapping)),
     )
+
+
+def _port(port: Mapping[str, Any]) -> ServicePort:
+    number = _int(port.get("port"), 0)
+    target = _text(port, "targetPort") or _int(port.get("targetPort"), number)
+    return ServicePort(_text(port, "name"), number, target, _text(port, "protocol") or "TCP")
 
 
 def slice_record(obj: Any) -> SliceRecord | None:

@@ -13,9 +13,9 @@ from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.plan import Command, Decision, DeleteService, PutService
 from evenflow_operator.core.slots.survey import Situation
-from evenflow_operator.core.snapshot import ServiceView
+from evenflow_operator.core.snapshot import ServicePort, ServiceView
 
-PORTS = ((ENGINE_PORT_NAME, ENGINE_PORT),)
+PORTS = (ServicePort(ENGINE_PORT_NAME, ENGINE_PORT, ENGINE_PORT),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def services(situation: Situation) -> ServicePlan:
 
 def _drifted(situation: Situation, view: ServiceView, traffic_class: str) -> bool:
     selector = labels.service_selector(situation.snapshot.name, traffic_class)
-    return dict(view.selector) != selector or tuple(view.ports) != PORTS
+    return dict(view.selector) != selector or view.ports != PORTS
 
 
 def _manifest(situation: Situation, name: str, traffic_class: str) -> Mapping[str, Any]:
@@ -95,7 +95,8 @@ def _manifest(situation: Situation, name: str, traffic_class: str) -> Mapping[st
         "spec": {
             "selector": labels.service_selector(snapshot.name, traffic_class),
             "ports": [
-                {"name": port, "port": number, "targetPort": number, "protocol": "TCP"} for port, number in PORTS
+                {"name": name, "port": port, "targetPort": target, "protocol": protocol}
+                for name, port, target, protocol in PORTS
             ],
         },
     }

@@ -5,7 +5,7 @@ The engine gathers a `Snapshot`; `decide` turns it into a `Plan`. Times are seco
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_contract.worker_state import WorkerLengths, WorkerState
@@ -50,6 +50,14 @@ class PodView:
     restarts: int = 0
 
 
+class ServicePort(NamedTuple):
+    name: str
+    port: int
+    target: int | str
+    """Port of the pods, by number or by name."""
+    protocol: str = "TCP"
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceView:
     name: str
@@ -59,7 +67,7 @@ class ServiceView:
     pool: str | None
     traffic_class: str | None
     selector: Mapping[str, str]
-    ports: tuple[tuple[str, int], ...]
+    ports: tuple[ServicePort, ...]
 
 
 @dataclass(frozen=True, slots=True)
