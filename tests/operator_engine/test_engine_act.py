@@ -219,6 +219,18 @@ async def test_a_delete_of_a_pod_that_is_gone_is_done() -> None:
     assert setup.cache.pods(KEY) == ()
 
 
+@pytest.mark.parametrize("back", [False, True])
+async def test_a_pod_whose_node_came_back_meanwhile_is_not_deleted_for_it(back: bool) -> None:
+    setup = Setup()
+    setup.pod(0, node="n1")
+    setup.cache.put(NodeRecord("n1", "n1", lost=not back))
+    setup.cache.put(NodeRecord("n2", "n2", lost=False))
+    why = replace(WHY, type="ReplacePod", reason="NodeLost")
+    outcome = await setup.actor.act(setup.record, [DeletePod(0, "llama-0-aaaaaa", "pod-0", "10", why)])
+    assert outcome.stale == back
+    assert setup.cluster.writes == ([] if back else [("delete", "llama-0-aaaaaa")])
+
+
 async def test_a_pod_is_deleted_once() -> None:
     setup = Setup()
     setup.pod(0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenflow_contract import labels
+from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.plan import (
     Command,
@@ -196,6 +197,9 @@ class Actor:
             raise Stale(f"pod {command.name} is gone or going")
         if command.resource_version is not None and pod.resource_version != command.resource_version:
             raise Stale(f"pod {command.name} has changed")
+        lost = command.decision.reason == DecisionReason.NODE_LOST
+        if lost and pod.node not in self._cache.lost_nodes(record.key):
+            raise Stale(f"node {pod.node} of pod {command.name} is back")
         self._expectations.delete(record.key, command.slot, command.name, command.uid)
         try:
             left = await self._cluster.delete_pod(record.namespace, command.name, command.uid, command.resource_version)
