@@ -235,7 +235,7 @@ async def test_a_status_write_that_fails_once_is_tried_again_at_once() -> None:
     assert bench.cluster.statuses == [{"replicas": 1}]
 
 
-async def test_a_refused_create_is_reported_and_known_to_the_next_decision() -> None:
+async def test_a_refused_create_is_known_to_the_next_decision() -> None:
     bench = Bench()
     bench.plan = planned(create(), status={"decisions": []})
     bench.cluster.fail_before = lambda verb, name: (
@@ -243,13 +243,25 @@ async def test_a_refused_create_is_reported_and_known_to_the_next_decision() -> 
     )
     with pytest.raises(Retry):
         await bench.once()
-    assert [(warning, reason) for warning, reason, _ in bench.heard.events] == [(True, "CreateRefused")]
+    assert bench.heard.events == [], "Degraded tells it, in the next pass"
     bench.plan = planned()
     await bench.once()
     assert "exceeded quota" in bench.seen[1].create_refusals[0]
     bench.cache.put(PodRecord(NAMESPACE, "llama", pod_view(0)))
     await bench.once()
     assert bench.seen[2].create_refusals == {}
+
+
+async def test_a_refused_service_is_told() -> None:
+    bench = Bench()
+    manifest = {"metadata": {"name": "llama"}, "spec": {"selector": {}, "ports": []}}
+    bench.plan = planned(PutService(manifest))
+    bench.cluster.fail_before = lambda verb, name: ApiError(403, "Forbidden", "no Services for you")
+    with pytest.raises(Retry):
+        await bench.once()
+    ((warning, reason, message),) = bench.heard.events
+    assert (warning, reason) == (True, "CreateRefused")
+    assert "no Services for you" in message
 
 
 async def test_a_notice_becomes_one_event_and_one_line(caplog: pytest.LogCaptureFixture) -> None:

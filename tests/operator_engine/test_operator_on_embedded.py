@@ -124,6 +124,22 @@ async def test_a_failed_pod_is_replaced_after_its_object_is_gone(tmp_path: Path)
         await eventually(lambda: name not in s.names(), "the failed pod's object is deleted")
 
 
+async def test_a_refused_create_is_one_warning_and_one_word_when_it_is_over(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s, running(s.settings()):
+        s.cluster.faults.add(Fault(verbs=("create",), resources=("pods",), status=403))
+        await s.apply_pool(replicas=2)
+        await eventually(lambda: s.cluster.faults.acted >= 3, "it was tried again and again")
+        s.cluster.faults.clear()
+        await eventually(lambda: s.is_ready(), "ready", limit=20)
+
+        def told() -> list[tuple[str, str]]:
+            events = s.cluster.api.list("events", "default")
+            return [(event["type"], event["reason"]) for event in events if "CreateRefused" in str(event)]
+
+        await eventually(lambda: len(told()) == 2, "the end is told")
+        assert sorted(told()) == [("Normal", "AsExpected"), ("Warning", "CreateRefused")]
+
+
 async def test_a_service_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
     async with stage(tmp_path) as s, running(s.settings()):
         foreign = {

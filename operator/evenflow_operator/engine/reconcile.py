@@ -222,7 +222,8 @@ class Reconciler:
             log.info("pool %s/%s: %s %s: %s", *record.key, decision.type, decision.reason, decision.message)
             self._events.post(record, warning=warning, reason=decision.reason, message=decision.message)
         for failure in outcome.failures:
-            if failure.refused:
+            # A pod that is refused shows in Degraded, which tells it.
+            if failure.refused and not isinstance(failure.command, CreatePod):
                 patched = isinstance(failure.command, PatchPod)
                 reason = DegradedReason.CONFIG_NOT_APPLIED if patched else DegradedReason.CREATE_REFUSED
                 self._events.post(record, warning=True, reason=reason.value, message=failure.problem)
