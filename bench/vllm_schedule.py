@@ -9,18 +9,20 @@ Needs vLLM for CPU (`make test-real` makes such an environment); no model is loa
 """
 
 import argparse
+import logging
 import random
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "vllm_real"))
+# A table is easier to read without vLLM's advice about CPUs between its rows.
+logging.getLogger("vllm").setLevel(logging.ERROR)
 
 try:
     from vllm_kit import Engine, make_engine, make_model_dir
@@ -33,7 +35,7 @@ from vllm.v1.core.sched.request_queue import FCFSRequestQueue, PriorityRequestQu
 
 from evenflow_contract.worker_config import Admission, WorkerConfig
 from evenflow_model.volume import volume
-from evenflow_worker.predict import LengthModel, Prompt
+from evenflow_worker.predict import BatchPredictor, LengthModel, LinearTokenModel, Prompt
 from open_arrivals import BLOCK, CAPACITY, LOADS, PROMPT, X_STAR, X_STAR_BLOCKS, Result, draw, mean_of
 
 SVF = WorkerConfig(generation=1, aging_seconds=0.0)
@@ -234,9 +236,12 @@ def _engine(model: Path, policy: WorkerConfig | str) -> Engine:
 
 # ---------------------------------------------------------------------- predictor
 
+DEVICE_S = 0.02
+PAIRS, BLOCK_STEPS = 20, 30
 
-class Busy:
-    """A trained model's cost: matrix products that release the GIL, 5 ms a batch."""
+
+class Products:
+    """A trained model's cost: matrix products, which release the interpreter's lock, 5 ms a batch."""
 
     def __init__(self) -> None:
         self._matrix = np.random.default_rng(1).standard_normal((400, 400))
@@ -249,7 +254,7 @@ class Busy:
 
 
 def predictor(model: Path) -> None:
-    engine = _steered(model, replace(SVF, classes=("chat",)), num_blocks=60_000, max_num_seqs=64)
+    engine = _decoding(model)
     requests = [engine.request(f"r{n}", 500, 10, traffic_class="chat") for n in range(5_000)]
     steering = engine.scheduler.evenflow.steering
     before = time.process_time()
@@ -258,39 +263,71 @@ def predictor(model: Path) -> None:
     print(
         f"register and predict in the engine's thread: {(time.process_time() - before) / 5_000 * 1e3:.4f} ms a request"
     )
+    linear = LinearTokenModel(np.zeros(1 << 16, dtype=np.float32), 4.0, 0.1)
+    hurried = LinearTokenModel(np.zeros(1 << 16, dtype=np.float32), 4.0, 0.1, pause=lambda _: None)
+    cases: list[tuple[str, LengthModel, int]] = [
+        ("nobody asks", linear, 0),
+        ("linear, 500 tokens", linear, 500),
+        ("linear, 4,000 tokens", linear, 4_000),
+        ("linear without its pauses", hurried, 500),
+        ("matrix products", Products(), 500),
+    ]
+    print(f"steps of {DEVICE_S * 1e3:.0f} ms device time, 64 running, beside a model that is never idle")
+    print(f"{'model':28}{'quiet ms':>10}{'busy ms':>10}{'ratio':>8}{'':8}{'asked/s':>9}")
+    for name, length_model, tokens in cases:
+        _beside(_decoding(model), name, length_model, Prompt("chat", tokens, list(range(tokens))) if tokens else None)
+
+
+def _decoding(model: Path) -> Engine:
+    engine = _steered(model, replace(SVF, classes=("chat",)), num_blocks=60_000, max_num_seqs=64, max_model_len=4096)
     for number in range(64):
-        engine.add(f"run{number}", 100, 900)
+        engine.add(f"run{number}", 100, 3_900)
     for _ in range(5):
         engine.step()
-    # A model's step is device time that releases the GIL; here it sleeps.
-    quiet = _step_ms(engine)
-    busy: LengthModel = Busy()
-    hooks = engine.scheduler.evenflow
-    hooks.models.use(lambda: busy)
-    stop = threading.Event()
+    return engine
 
-    def feed() -> None:
-        while not stop.wait(0.004):
-            hooks.models.submit(requests[0], Prompt("chat", 500, None))
 
-    feeder = threading.Thread(target=feed, daemon=True)
-    feeder.start()
-    loud = _step_ms(engine)
-    stop.set()
-    feeder.join()
-    hooks.models.close()
+def _beside(engine: Engine, name: str, length_model: LengthModel, prompt: Prompt | None) -> None:
+    """Steps with and without, in turns of a second, so that what slows the computer down hits both."""
+    answered = [0]
+
+    def observed(batch: int, seconds: float) -> None:
+        answered[0] += batch
+
+    quiet, busy = [], []
+    spent = 0.0
+    for _ in range(PAIRS):
+        quiet.append(_step_ms(engine))
+        models: BatchPredictor[int] = BatchPredictor(lambda reason, count: None, observed)
+        models.use(lambda: length_model)
+
+        def feed(models: BatchPredictor[int] = models) -> None:
+            for number in range(512 if prompt is not None else 0):
+                models.submit(number, cast("Prompt", prompt))
+            models.drain()
+
+        began = time.perf_counter()
+        busy.append(_step_ms(engine, feed))
+        spent += time.perf_counter() - began
+        models.close()
+    ratio = statistics.mean(busy) / statistics.mean(quiet)
+    rests = [loud - ratio * still for loud, still in zip(busy, quiet, strict=True)]
+    error = statistics.stdev(rests) / len(rests) ** 0.5 / statistics.mean(quiet)
     print(
-        f"a step of 20 ms device time and 64 running: {quiet:.3f} ms; "
-        f"beside a busy predictor {loud:.3f} ms ({loud / quiet:.4f})"
+        f"{name:28}{statistics.mean(quiet):10.3f}{statistics.mean(busy):10.3f}{ratio:8.4f} ±{error:.4f}"
+        f"{answered[0] / spent:9.0f}",
+        flush=True,
     )
 
 
-def _step_ms(engine: Engine) -> float:
+def _step_ms(engine: Engine, feed: Callable[[], None] = lambda: None) -> float:
+    """Mean duration of a step; a model's step is device time that releases the interpreter's lock: here it sleeps."""
     times = []
-    for _ in range(150):
+    for _ in range(BLOCK_STEPS):
+        feed()
         before = time.perf_counter()
         engine.schedule()
-        time.sleep(0.02)
+        time.sleep(DEVICE_S)
         engine.update()
         times.append(time.perf_counter() - before)
     return statistics.mean(times) * 1e3

@@ -14,10 +14,12 @@ from evenflow_worker.predict import (
     BatchPredictor,
     ClassPriorPredictor,
     LengthModel,
+    LinearTokenModel,
     Prompt,
     QuantilePredictor,
     load_length_model,
 )
+from evenflow_worker.predict.length_model import PAUSE_SECONDS
 from evenflow_worker.predict.quantile import MIN_COMPLETIONS, WINDOW
 
 SECONDS = 10.0
@@ -183,6 +185,13 @@ def test_the_linear_model_reads_its_weights(tmp_path: Path) -> None:
     model = load_length_model(path)
     lengths = model.predict([Prompt("chat", 3, [1, 3, 5]), Prompt("chat", 3, [2, 4]), Prompt("chat", 0, None)])
     assert lengths == pytest.approx([np.exp(2 + 0.5 * np.log(4) + 1), np.exp(2 + 0.5 * np.log(4)), np.exp(2)], rel=1e-6)
+
+
+def test_the_linear_model_lets_the_engine_in_after_every_prompt_with_tokens() -> None:
+    pauses: list[float] = []
+    model = LinearTokenModel(np.zeros(8, dtype=np.float32), 1.0, 0.0, pause=pauses.append)
+    model.predict([Prompt("chat", 3, [1, 3, 5]), Prompt("chat", 0, None), Prompt("chat", 2, [1, 2])])
+    assert pauses == [PAUSE_SECONDS] * 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04broken"])
