@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "vllm_real"))
-# A table is easier to read without vLLM's advice about CPUs between its rows.
-logging.getLogger("vllm").setLevel(logging.ERROR)
 
 try:
     from vllm_kit import Engine, make_engine, make_model_dir
@@ -339,6 +337,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=1_000, help="of each open run")
     arguments = parser.parse_args()
+    # A table is easier to read without vLLM's advice about CPUs between its rows.
+    logging.getLogger("vllm").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory() as folder:
         model = make_model_dir(Path(folder) / "model")
         if arguments.what == "open":
