@@ -257,6 +257,7 @@ class ToyCluster:
             classes=labels.classes_of(tags),
             owner_uid=meta["ownerReferences"][0]["uid"],
             worker_config=WorkerConfig.parse(meta["annotations"][labels.WORKER_CONFIG]),
+            worker_image=meta["annotations"][labels.WORKER_IMAGE],
         )
 
     def _patch(self, command: PatchPod) -> None:

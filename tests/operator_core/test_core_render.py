@@ -22,7 +22,6 @@ def request_of(slot: int = 0, attempt: int = 1, **fields: Any) -> PodRequest:
         attempt=attempt,
         revision=revision_of(pool.spec),
         config=WorkerConfig(generation=1),
-        simulated_image="evenflow:test",
         worker_image="worker:test",
     )
 

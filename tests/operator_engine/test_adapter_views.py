@@ -1,6 +1,7 @@
 import json
 from typing import Any
 
+import pytest
 from engine_kit import pool_object
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +123,32 @@ def test_an_init_container_that_keeps_crashing_is_not_hidden_by_the_engine_that_
     view = views.pod_view(obj)
     assert view is not None
     assert (view.waiting_reason, view.restarts) == ("CrashLoopBackOff", 4)
+
+
+WAITING = {"waiting": {"reason": "ErrImagePull", "message": 'image "x:typo": not found'}}
+LOOPING = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 20s restarting failed container"}}
+KILLED = {"terminated": {"reason": "OOMKilled", "exitCode": 137}}
+
+
+@pytest.mark.parametrize(
+    ("container", "trouble", "idle"),
+    [
+        ({"name": "engine", "state": WAITING}, 'image "x:typo": not found', True),
+        ({"name": "engine", "state": LOOPING, "lastState": KILLED}, "OOMKilled, exit code 137", True),
+        ({"name": "engine", "state": {"running": {}}, "lastState": KILLED}, "OOMKilled, exit code 137", False),
+        ({"name": "proxy", "state": LOOPING, "lastState": KILLED}, "OOMKilled, exit code 137", False),
+        ({"name": "engine", "state": {"waiting": {"reason": "PodInitializing"}}}, None, True),
+        ({"name": "engine", "state": {"running": {}}}, None, False),
+    ],
+)
+def test_what_is_known_of_a_container_that_does_not_run(
+    container: dict[str, Any], trouble: str | None, idle: bool
+) -> None:
+    obj = pod()
+    obj["status"] = {"phase": "Pending", "containerStatuses": [container]}
+    view = views.pod_view(obj)
+    assert view is not None
+    assert (view.trouble, view.engine_waiting) == (trouble, idle)
 
 
 def test_endpoints_count_when_they_are_ready_or_say_nothing() -> None:

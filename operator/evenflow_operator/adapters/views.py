@@ -68,7 +68,8 @@ def pod_view(obj: Any) -> PodView | None:
     ready = _condition(status, "Ready")
     scheduled = _condition(status, "PodScheduled")
     config, config_problem = _worker_config(notes.get(labels.WORKER_CONFIG))
-    waiting, restarts = _containers(status)
+    containers = _containers(status)
+    waiting, trouble = _trouble(containers)
     phase = _text(status, "phase")
     return PodView(
         name=name,
@@ -88,13 +89,18 @@ def pod_view(obj: Any) -> PodView | None:
         node=_text(_mapping(obj, "spec"), "nodeName") or None,
         ip=_text(status, "podIP") or None,
         template_version=_text(notes, labels.TEMPLATE_VERSION) or None,
+        worker_image=_text(notes, labels.WORKER_IMAGE) or None,
         worker_config=config,
         config_problem=config_problem,
         drain_started=_time(notes.get(labels.DRAIN_STARTED)),
         drain_reason=_text(notes, labels.DRAIN_REASON) or None,
         unschedulable=_unschedulable(scheduled),
         waiting_reason=waiting,
-        restarts=restarts,
+        trouble=trouble,
+        engine_waiting=any(
+            one.get("name") == labels.ENGINE_CONTAINER and _waiting(one).get("reason") for one in containers
+        ),
+        restarts=sum(max(0, _int(one.get("restartCount"), 0)) for one in containers),
     )
 
 
@@ -231,16 +237,30 @@ def _worker_config(document: Any) -> tuple[WorkerConfig | None, str | None]:
         return None, str(error)[:512]
 
 
-def _containers(status: Mapping[str, Any]) -> tuple[str | None, int]:
-    waiting: list[str] = []
-    restarts = 0
-    for key in ("initContainerStatuses", "containerStatuses"):
-        for container in _sequence(status, key):
-            reason = _text(_mapping(_mapping(container, "state"), "waiting"), "reason")
-            if reason:
-                waiting.append(reason)
-            if isinstance(container, Mapping):
-                restarts += max(0, _int(container.get("restartCount"), 0))
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    keys = ("initContainerStatuses", "containerStatuses")
+    return [one for key in keys for one in _sequence(status, key) if isinstance(one, Mapping)]
+
+
+def _waiting(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(_mapping(container, "state"), "waiting")
+
+
+def _trouble(containers: list[Mapping[str, Any]]) -> tuple[str | None, str | None]:
+    """The reason that tells most of why the pod doesn't start, and what more is known of it."""
+    waiting = [one for one in containers if _text(_waiting(one), "reason")]
     # Containers that only await their turn say nothing about why the pod doesn't start.
-    telling = [reason for reason in waiting if reason not in _AWAITING_TURN]
-    return next(iter(telling or waiting), None), restarts
+    telling = [one for one in waiting if _text(_waiting(one), "reason") not in _AWAITING_TURN]
+    ended = [one for one in containers if _mapping(_mapping(one, "lastState"), "terminated")]
+    source = next(iter(telling or ended), None)
+    first = next(iter(telling or waiting), None)
+    reason = None if first is None else _text(_waiting(first), "reason")
+    return reason, None if source is None else _explanation(source)
+
+
+def _explanation(container: Mapping[str, Any]) -> str | None:
+    """How the container ended; the kubelet's message where it never ran."""
+    last = _mapping(_mapping(container, "lastState"), "terminated")
+    if last:
+        return f"{_text(last, 'reason')[:128] or 'ended'}, exit code {_int(last.get('exitCode'), -1)}"
+    return _text(_waiting(container), "message")[:512] or None

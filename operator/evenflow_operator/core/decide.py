@@ -32,9 +32,6 @@ from evenflow_operator.core.status.notices import notices
 from evenflow_operator.core.status.pool import invalid_status, pool_status
 from evenflow_operator.core.status.throttle import next_write, throttled
 
-DEFAULT_IMAGE = "evenflow:latest"
-"""Where the operator was not told which image carries its worker and simulated engine."""
-
 
 def decide(snapshot: Snapshot, cache: SeverityCache) -> Plan:
     """What to do about the pool now. A spec that can't be read, or a pool that is being deleted, is left alone."""
@@ -150,8 +147,7 @@ def _creates(
             attempt=attempt,
             revision=situation.revision,
             config=slot_config(base, classes, admissions[slot], draining=False),
-            simulated_image=snapshot.extra.get("simulated_image", DEFAULT_IMAGE),
-            worker_image=snapshot.extra.get("worker_image", DEFAULT_IMAGE),
+            worker_image=situation.worker_image,
             admin_open=snapshot.extra.get("admin_write") == "open",
         )
         commands.append(create_command(situation, slot, render_pod(request), attempt))

@@ -11,7 +11,7 @@ from typing import Any
 from evenflow_operator.api.enums import EngineType
 from evenflow_operator.api.spec import LLMServingPoolSpec
 
-TEMPLATE_VERSION = "1"
+TEMPLATE_VERSION = "2"
 """Generation of the pod template in core.render; stored on pods for support, never a reason to restart one."""
 
 REVISION_LENGTH = 10

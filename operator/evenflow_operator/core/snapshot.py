@@ -38,6 +38,8 @@ class PodView:
     node: str | None = None
     ip: str | None = None
     template_version: str | None = None
+    worker_image: str | None = None
+    """The image that it was made with; None on pods of a release that didn't note it."""
     worker_config: WorkerConfig | None = None
     """The annotation's document; None when it is absent or malformed (`config_problem` then says why)."""
     config_problem: str | None = None
@@ -47,6 +49,10 @@ class PodView:
     """The scheduler's message while the pod cannot be placed (`Insufficient nvidia.com/gpu`)."""
     waiting_reason: str | None = None
     """Reason of a waiting container: `CrashLoopBackOff`, `ImagePullBackOff`, …"""
+    trouble: str | None = None
+    """What is known of why it doesn't start: the kubelet's message, or how the container ended last."""
+    engine_waiting: bool = False
+    """The engine's container doesn't run, so that nothing can be in flight."""
     restarts: int = 0
 
 

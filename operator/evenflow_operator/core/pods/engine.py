@@ -1,5 +1,6 @@
 """The engine's container: simulated or vLLM, and what brings the worker into a stock vLLM image."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from evenflow_contract import environment as contract
@@ -17,12 +18,27 @@ STARTUP_LIMIT_SECONDS: Final = 3600
 LOCKED_DOWN: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
-def engine_container(spec: LLMServingPoolSpec, simulated_image: str, *, admin_open: bool) -> dict[str, Any]:
+DEFAULT_IMAGE: Final = "evenflow:latest"
+"""Where the operator was not told which image carries its worker and simulated engine."""
+
+
+def worker_image(spec: LLMServingPoolSpec, facts: Mapping[str, str]) -> str:
+    """The image that carries the worker, or the simulated engine: not part of the revision, so a slot keeps its own.
+
+    `facts` are the operator's, `worker_image` and `simulated_image`.
+    """
+    if spec.engine.type is EngineType.SIMULATED:
+        return facts.get("simulated_image", DEFAULT_IMAGE)
+    return spec.engine.worker_image or facts.get("worker_image", DEFAULT_IMAGE)
+
+
+def engine_container(spec: LLMServingPoolSpec, image: str, *, admin_open: bool) -> dict[str, Any]:
+    """`image` carries the worker, or is the simulated engine."""
     simulated = spec.engine.type is EngineType.SIMULATED
     gpus = {spec.accelerator.resource_name: str(spec.accelerator.parallelism.gpus)}
     container: dict[str, Any] = {
         "name": ENGINE_CONTAINER,
-        "image": simulated_image if simulated else spec.engine.vllm.image,
+        "image": image if simulated else spec.engine.vllm.image,
         "command": ["python", "-m", "evenflow_worker.simulated"] if simulated else ["vllm", "serve"],
         "args": _simulated_args(spec) if simulated else _vllm_args(spec),
         "env": _environment(spec, admin_open),
@@ -38,14 +54,14 @@ def engine_container(spec: LLMServingPoolSpec, simulated_image: str, *, admin_op
     return container
 
 
-def init_containers(spec: LLMServingPoolSpec, default_worker_image: str) -> list[dict[str, Any]]:
+def init_containers(spec: LLMServingPoolSpec, image: str) -> list[dict[str, Any]]:
     """Copies worker, contract and model packages to the volume that stands on the engine's PYTHONPATH."""
     if spec.engine.type is EngineType.SIMULATED:
         return []
     return [
         {
             "name": "evenflow-worker",
-            "image": spec.engine.worker_image or default_worker_image,
+            "image": image,
             "command": ["cp", "-r", f"{volumes.WORKER_SOURCE}/.", volumes.WORKER_MOUNT],
             "volumeMounts": [volumes.mount(volumes.WORKER_VOLUME, volumes.WORKER_MOUNT, read_only=False)],
             "securityContext": {**LOCKED_DOWN, "readOnlyRootFilesystem": True},

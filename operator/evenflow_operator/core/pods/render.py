@@ -34,8 +34,8 @@ class PodRequest:
     attempt: int
     revision: str
     config: WorkerConfig
-    simulated_image: str
     worker_image: str
+    """Carries the worker, or is the simulated engine: what `worker_image` of core.pods.engine says."""
     admin_open: bool = False
     """Whether a NetworkPolicy guards the admin port, so that pushes need no token."""
 
@@ -69,6 +69,7 @@ def _metadata(request: PodRequest) -> dict[str, Any]:
         "annotations": {
             labels.WORKER_CONFIG: request.config.to_json(),
             labels.TEMPLATE_VERSION: TEMPLATE_VERSION,
+            labels.WORKER_IMAGE: request.worker_image,
             SAFE_TO_EVICT: "true",
         },
         "ownerReferences": [
@@ -99,7 +100,7 @@ def _pod_spec(request: PodRequest) -> dict[str, Any]:
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "tolerations": _tolerations(spec),
-        "containers": [engine_container(spec, request.simulated_image, admin_open=request.admin_open)],
+        "containers": [engine_container(spec, request.worker_image, admin_open=request.admin_open)],
         "volumes": _volumes(spec),
     }
     rendered.update(_node_choice(spec.accelerator.products))

@@ -12,6 +12,7 @@ from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.plan import Decision, DeletePod
 from evenflow_operator.core.readings.facts import in_flight
+from evenflow_operator.core.slots.broken import CRASHED, corrections, serves_nobody
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
 
@@ -21,9 +22,6 @@ SETTLE_SECONDS = 3.0
 STUCK_SECONDS = 1800.0
 """A new revision that takes longer to load than this is taken for broken."""
 
-CRASHED = frozenset(
-    {"CrashLoopBackOff", "ImagePullBackOff", "ErrImagePull", "InvalidImageName", "CreateContainerError"}
-)
 ROLLOUT_REASONS = frozenset({DecisionReason.REVISION_CHANGED.value, DecisionReason.RESTART_REQUESTED.value})
 
 
@@ -57,12 +55,15 @@ def drains(situation: Situation, loss: SlotLoss) -> Drains:
         command for slot, pod in under_way.items() if (command := _finished(situation, slot, pod)) is not None
     )
     stuck = _stuck(situation)
+    corrected = corrections(situation)
+    if corrected:
+        return Drains({}, cancel, (*deletes, *corrected), stuck)
     for policy in (_users_drain, _rollout, _scale_down):
         found = policy(situation, under_way, cancel, loss)
         if found is None:
             continue
         pod = situation.filling[found.slot]
-        if _never_served(pod):
+        if serves_nobody(pod):
             message = f"delete {pod.name}: it serves nobody; {found.because}"
             why = decision(DecisionType.DELETE_POD, found.reason, message, slot=found.slot, pod=pod.name)
             return Drains({}, cancel, (*deletes, _delete(found.slot, pod, why)), stuck)
@@ -171,11 +172,13 @@ def _cancelled(situation: Situation) -> frozenset[int]:
 
 
 def _finished(situation: Situation, slot: int, pod: PodView) -> DeletePod | None:
-    """Unknown is not zero: without a reading from after the drain began, only the timeout ends it."""
+    """Unknown is not zero: without a reading from after the drain began, only the timeout ends it, unless the engine's
+    container doesn't run at all."""
     assert pod.drain_started is not None
     waited = situation.now - pod.drain_started
     limit = situation.spec.rollout.drain_timeout_seconds
-    left = in_flight(situation.snapshot.readings.get(pod.uid), pod.drain_started + SETTLE_SECONDS)
+    reading = situation.snapshot.readings.get(pod.uid)
+    left = 0.0 if pod.engine_waiting else in_flight(reading, pod.drain_started + SETTLE_SECONDS)
     out_of_service = not pod.serving and pod.uid not in situation.snapshot.routable
     if out_of_service and left == 0:
         message = f"delete {pod.name}: drained in {waited:.0f} s"
@@ -188,10 +191,6 @@ def _finished(situation: Situation, slot: int, pod: PodView) -> DeletePod | None
         return None
     why = decision(DecisionType.DELETE_POD, reason, message, slot=slot, pod=pod.name, waited=waited, left=left)
     return _delete(slot, pod, why)
-
-
-def _never_served(pod: PodView) -> bool:
-    return not pod.serving and not pod.ready and pod.drain_started is None
 
 
 def _delete(slot: int, pod: PodView, why: Decision) -> DeletePod:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from evenflow_operator.api.spec import LLMServingPoolSpec
+from evenflow_operator.core.pods.engine import worker_image
 from evenflow_operator.core.revision import revision_of
 from evenflow_operator.core.snapshot import PodView, Snapshot
 
@@ -18,6 +19,8 @@ class Situation:
     snapshot: Snapshot
     spec: LLMServingPoolSpec
     revision: str
+    worker_image: str
+    """Of new pods; those there are keep their own until their next roll."""
     slots: frozenset[int]
     """The pool's slots. May be more than wanted while some of them drain."""
     filling: Mapping[int, PodView]
@@ -108,6 +111,7 @@ def survey(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Situation:
         snapshot=snapshot,
         spec=spec,
         revision=revision,
+        worker_image=worker_image(spec, snapshot.extra),
         slots=_slots(snapshot.memory.slots, frozenset(filling) | snapshot.unsettled_slots, spec.replicas),
         filling=dict(sorted(filling.items())),
         duplicates=tuple(duplicates),

@@ -5,7 +5,7 @@ from evenflow_operator.api.enums import Mode
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.readings.facts import applied_generation
-from evenflow_operator.core.slots.drains import CRASHED
+from evenflow_operator.core.slots.broken import broken, failure
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.status.verdict import Verdict, false, slot_list, true
 from evenflow_operator.core.times import parse_time
@@ -74,13 +74,9 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
         return true(reason.NODE_LOST, f"{lost[0].name} was on node {lost[0].node}, which is lost")
     if situation.dead:
         return true(reason.POD_FAILED, f"{situation.dead[0].name} ended in phase {situation.dead[0].phase}")
-    # Between two tries of a crash loop the container runs: it has failed until it is ready all the same.
-    crashed = [pod for pod in filling.values() if not pod.ready and (pod.waiting_reason in CRASHED or pod.restarts > 0)]
-    if crashed:
-        pod = crashed[0]
-        waits = pod.waiting_reason if pod.waiting_reason in CRASHED else "not ready"
-        again = f" (restarts: {pod.restarts})" if pod.restarts else ""
-        return true(reason.POD_FAILED, f"{pod.name}: {waits}{again}")
+    crashed = next((pod for pod in filling.values() if broken(pod)), None)
+    if crashed is not None:
+        return true(reason.POD_FAILED, f"{crashed.name}: {failure(crashed)}")
     if outcome.refill.backing_off:
         return true(reason.BACK_OFF, f"waiting after failures: {slot_list(sorted(outcome.refill.backing_off))}")
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))

@@ -7,7 +7,7 @@ from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.readings.facts import applied_generation, fresh_reading, usable_kv_tokens
 from evenflow_operator.core.readings.rates import per_thousand
-from evenflow_operator.core.slots.drains import CRASHED
+from evenflow_operator.core.slots.broken import CRASHED, failure
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
 from evenflow_operator.core.status import figures as shown
@@ -57,7 +57,7 @@ def _phase(
     if pod.unschedulable is not None:
         return SlotPhase.PENDING, "Unschedulable", pod.unschedulable
     if pod.waiting_reason in CRASHED:
-        return SlotPhase.FAILED, pod.waiting_reason, f"{pod.restarts} restarts"
+        return SlotPhase.FAILED, pod.waiting_reason, failure(pod)
     phase = SlotPhase.PENDING if pod.node is None and pod.phase == "Pending" else SlotPhase.STARTING
     return phase, pod.waiting_reason, None
 
