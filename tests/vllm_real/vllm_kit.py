@@ -23,6 +23,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
+from evenflow_worker.vllm import make_scheduler
 from evenflow_worker.vllm.factory import build_scheduler, stock_class
 
 EOS = 2
@@ -215,6 +216,12 @@ def built(config: VllmConfig) -> tuple[Any, str | None]:
     """A scheduler as the factory builds it, and why it is the stock one if it is."""
     init_none_hash(sha256)
     return build_scheduler(config, **_arguments(config))
+
+
+def made(config: VllmConfig) -> Any:
+    """A scheduler as vLLM gets it from `--scheduler-cls`, its admin server beside it."""
+    init_none_hash(sha256)
+    return make_scheduler(config, **_arguments(config))
 
 
 def make_engine(
