@@ -11,6 +11,8 @@ from evenflow_model.severity import severity
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.decide import decide
+from evenflow_operator.core.status.figures import decimal
+from evenflow_operator.core.status.throttle import throttled
 
 
 def condition(cluster: ToyCluster, kind: str) -> dict[str, Any]:
@@ -36,6 +38,33 @@ def test_the_status_is_what_the_crd_accepts_and_selector_stands_there_from_the_f
     cluster.run(15)
     LLMServingPoolStatus.model_validate(cluster.status)
     assert len(cluster.status["conditions"]) == 12
+
+
+@pytest.mark.parametrize(
+    ("millionths", "text"), [(0, "0"), (1, "0.000001"), (13_000, "0.013"), (1_200_000, "1.2"), (20_000_000, "20")]
+)
+def test_severity_reads_as_a_decimal(millionths: int, text: str) -> None:
+    assert decimal(millionths) == text
+    LLMServingPoolStatus.model_validate({"severity": text})
+
+
+def test_the_column_and_the_figure_say_the_same_and_are_absent_together() -> None:
+    tiers = [{"name": f"t{n}", "promptTokens": 512, "outputTokens": n, "outputSpreadPercent": 0} for n in (128, 256)]
+    cluster = ready_cluster(trafficClasses=tiers)
+    assert float(cluster.status["severity"]) == cluster.status["severityMicro"] / 1e6 > 0.05
+    cluster.change(trafficClasses=[])
+    cluster.tick(61)
+    cluster.decide()
+    assert not {"severity", "severityMicro"} & set(cluster.status)
+
+
+def test_a_severity_that_moves_waits_for_its_minute() -> None:
+    cluster = ready_cluster()
+    cluster.tick(61)
+    cluster.decide()
+    moved = {**cluster.status, "severityMicro": 77_000, "severity": "0.077"}
+    assert throttled(moved, cluster.memory, cluster.memory.status_written_at + 59)[0] is None
+    assert throttled(moved, cluster.memory, cluster.memory.status_written_at + 60)[0] == moved
 
 
 def test_nothing_new_writes_nothing() -> None:

@@ -29,9 +29,9 @@ _COLUMNS: tuple[tuple[str, str, str, str], ...] = (
     ("Ready", "integer", ".status.readyReplicas", "Engine pods that are ready"),
     (
         "Severity",
-        "integer",
-        ".status.severityMicro",
-        "Expected evictions per million completions from synchronised lengths",
+        "string",
+        ".status.severity",
+        "Expected evictions per completion from synchronised lengths: below 0.005 is fine, above 0.05 needs action",
     ),
     ("Evictions", "integer", ".status.evictionsPerThousand", "Evictions per 1000 completed requests"),
     ("Mode", "string", ".spec.mode", "Active, Advisory or Paused"),

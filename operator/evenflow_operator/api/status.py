@@ -127,6 +127,8 @@ class LLMServingPoolStatus(ApiModel):
     """Generation of the spec that this status reports on."""
     severity_micro: int | None = Field(None, ge=0, le=MAX_MICRO)
     """Largest severity of the slots (millionths of an eviction per completion)."""
+    severity: Annotated[str, Field(max_length=24, pattern=r"^[0-9]+(\.[0-9]{1,6})?$")] | None = None
+    """The same for people: evictions per completion as a decimal; below 0.005 is fine, above 0.05 needs action."""
     evictions_per_thousand: int | None = Field(None, ge=0, le=PER_THOUSAND_MAX)
     """Evictions per 1000 completed requests, over all slots."""
     replicas: int | None = Field(None, ge=0, le=2 * MAX_REPLICAS)

@@ -22,6 +22,14 @@ def micro(value: float | None) -> int | None:
     return None if rounded is None else min(MAX_MICRO, round(rounded * MICRO))
 
 
+def decimal(millionths: int | None) -> str | None:
+    """`0.013` for 13,000 millionths."""
+    if millionths is None:
+        return None
+    whole_part, rest = divmod(millionths, MICRO)
+    return f"{whole_part}.{rest:06d}".rstrip("0").rstrip(".")
+
+
 def exact_micro(value: float | None) -> int | None:
     return None if value is None else min(MAX_MICRO, round(value * MICRO))
 

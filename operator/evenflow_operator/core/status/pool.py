@@ -23,11 +23,12 @@ from evenflow_operator.core.status.verdict import Verdict, false
 def pool_status(situation: Situation, outcome: Outcome, memory: PoolMemory) -> dict[str, Any]:
     """The whole status; `memory` is that of after the pass."""
     filling = situation.filling.values()
-    severities = [figures.severity for figures in outcome.assignment.figures.values()]
+    severity = shown.micro(max((figures.severity for figures in outcome.assignment.figures.values()), default=None))
     return _present(
         {
             "observedGeneration": situation.snapshot.generation,
-            "severityMicro": shown.micro(max(severities)) if severities else None,
+            "severityMicro": severity,
+            "severity": shown.decimal(severity),
             "evictionsPerThousand": pool_evictions_per_thousand(situation, memory),
             "replicas": len(situation.filling) + len(situation.duplicates),
             "readyReplicas": sum(1 for pod in filling if pod.ready),

@@ -9,7 +9,7 @@ from evenflow_operator.core.status.conditions import transitions
 
 MEASURED_SECONDS = 60.0
 
-MEASURED = frozenset({"severityMicro", "evictionsPerThousand"})
+MEASURED = frozenset({"severityMicro", "severity", "evictionsPerThousand"})
 MEASURED_OF_SLOT = frozenset(
     {
         "message",
