@@ -23,6 +23,8 @@ WORKER_IMAGE = f"{PREFIX}/worker-image"
 DRAIN_STARTED = f"{PREFIX}/drain-started"
 """Annotation, RFC 3339: when the operator began to drain this pod, so that the timeout survives a restart of it."""
 DRAIN_REASON = f"{PREFIX}/drain-reason"
+CLASS_REMOVED = f"{PREFIX}/class-removed"
+"""Annotation of a Service, RFC 3339: since when its class is gone from the spec."""
 
 TRUE = "true"
 ENGINE_CONTAINER = "engine"

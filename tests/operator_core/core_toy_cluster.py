@@ -293,6 +293,7 @@ class ToyCluster:
             owner_uid=UID,
             pool=meta["labels"][labels.POOL],
             traffic_class=meta["labels"][labels.TRAFFIC_CLASS],
+            class_removed=parse_time(meta.get("annotations", {}).get(labels.CLASS_REMOVED)),
             selector=spec["selector"],
             ports=tuple(
                 ServicePort(port["name"], port["port"], port["targetPort"], port["protocol"]) for port in spec["ports"]

@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from core_toy_cluster import CHAT, ToyCluster, ready_cluster
+from core_toy_cluster import CHAT, CODE, ToyCluster, ready_cluster
 
 from evenflow_operator.core.plan import DeleteService, Plan, PutService
 from evenflow_operator.core.snapshot import ServicePort
@@ -28,11 +28,79 @@ def test_one_service_for_the_pool_and_one_per_class() -> None:
     assert cluster.services["llama"].ports == (ServicePort("http", 8000, 8000, "TCP"),)
 
 
-def test_the_service_of_a_removed_class_goes() -> None:
-    cluster = ready_cluster()
+def test_the_service_of_a_removed_class_leads_to_every_pod_for_a_while_and_then_goes() -> None:
+    cluster = ready_cluster(rollout={"drainTimeoutSeconds": 300})
     cluster.change(trafficClasses=[CHAT])
+    removed_at = cluster.now
+    plan = cluster.decide()
+    assert put(plan) == ["llama-code"]
+    assert [(one.type, one.reason) for one in plan.decisions if "llama-code" in one.message] == [
+        ("UpdateService", "ClassRemoved")
+    ]
+    view = cluster.services["llama-code"]
+    assert view.selector == cluster.services["llama"].selector
+    assert view.traffic_class == "code"
+    cluster.tick(299)
+    assert put(cluster.decide()) == []
+    assert "llama-code" in cluster.services
+    pause = cluster.decide().requeue_after
+    assert pause is not None
+    assert pause <= removed_at + 300 - cluster.now
+    cluster.tick(1)
     plan = cluster.decide()
     assert [c.name for c in plan.commands if isinstance(c, DeleteService)] == ["llama-code"]
+    assert sorted(cluster.services) == ["llama", "llama-chat"]
+
+
+def test_a_class_that_comes_back_in_time_gets_its_service_once_a_pod_serves_it() -> None:
+    cluster = ready_cluster()
+    before = cluster.services["llama-code"]
+    cluster.change(trafficClasses=[])
+    assert sorted(put(cluster.decide())) == ["llama-chat", "llama-code"]
+    cluster.run(3)
+    assert not any(pod.classes for pod in cluster.pods.values())
+    cluster.change(trafficClasses=[CHAT, CODE])
+    for _ in range(10):
+        found = [pod for pod in cluster.pods.values() if "code" in pod.classes]
+        selector = cluster.services["llama-code"].selector
+        assert found or selector == cluster.services["llama"].selector, "the Service always finds a pod"
+        cluster.decide()
+        cluster.tick()
+    assert cluster.services["llama-code"].selector == before.selector
+    assert cluster.services["llama-code"].class_removed is None
+
+
+def test_without_a_drain_timeout_the_service_of_a_removed_class_goes_at_once() -> None:
+    cluster = ready_cluster(rollout={"drainTimeoutSeconds": 0})
+    cluster.change(trafficClasses=[CHAT])
+    assert [c.name for c in cluster.decide().commands if isinstance(c, DeleteService)] == ["llama-code"]
+
+
+def test_a_removal_noted_in_the_future_begins_now_and_a_changed_selector_is_brought_back() -> None:
+    cluster = ready_cluster()
+    cluster.change(trafficClasses=[CHAT])
+    cluster.decide()
+    view = cluster.services["llama-code"]
+    cluster.services["llama-code"] = replace(view, class_removed=cluster.now + 86_400)
+    cluster.decide()
+    assert cluster.services["llama-code"].class_removed == pytest.approx(cluster.now, abs=1)
+    cluster.services["llama-code"] = replace(view, selector={"app": "other"})
+    cluster.decide()
+    assert cluster.services["llama-code"].selector == view.selector
+    assert cluster.services["llama-code"].class_removed == view.class_removed
+
+
+def test_advice_to_remove_a_class_is_given_once_and_touches_no_service() -> None:
+    cluster = ready_cluster(mode="Active")
+    before = dict(cluster.services)
+    cluster.change(mode="Advisory", trafficClasses=[])
+    reasons = []
+    for _ in range(5):
+        reasons += [one.message for one in cluster.decide().decisions if one.reason == "ClassRemoved"]
+        cluster.tick()
+    assert len(reasons) == 2
+    assert all(text.startswith("would: ") for text in reasons)
+    assert cluster.services == before
 
 
 def test_a_changed_selector_is_brought_back() -> None:

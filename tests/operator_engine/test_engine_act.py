@@ -277,6 +277,7 @@ async def test_own_services_are_created_corrected_and_deleted() -> None:
     setup.cache.put(ServiceRecord(NAMESPACE, drifted))
     command = PutService(service_manifest(), drifted.uid, "500")
     assert service_patch(command, drifted)["spec"]["selector"] == {"extra": None, "a": "b"}
+    assert service_patch(command, drifted)["metadata"]["annotations"] == {"evenflow.dev/class-removed": None}
     outcome = await setup.actor.act(setup.record, [command])
     assert not outcome.failures
     assert setup.cluster.services["llama"].selector == {"a": "b"}

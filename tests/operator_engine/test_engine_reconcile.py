@@ -252,6 +252,20 @@ async def test_a_refused_create_is_known_to_the_next_decision() -> None:
     assert bench.seen[2].create_refusals == {}
 
 
+async def test_a_removed_class_is_a_warning_and_other_decisions_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    caplog.set_level("INFO")
+    removed = Decision("UpdateService", "ClassRemoved", "class code is gone", {})
+    drifted = Decision("UpdateService", "ServiceDrifted", "restore it", {})
+    bench.plan = lambda snapshot: replace(EMPTY, decisions=(removed, drifted))
+    await bench.once()
+    assert bench.heard.events == [
+        (True, "ClassRemoved", "class code is gone"),
+        (False, "ServiceDrifted", "restore it"),
+    ]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
 async def test_a_refused_service_is_told() -> None:
     bench = Bench()
     manifest = {"metadata": {"name": "llama"}, "spec": {"selector": {}, "ports": []}}

@@ -1,5 +1,6 @@
 """The whole operator, in this process, against the embedded API server."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,34 @@ async def test_changed_selector_and_ports_are_put_back(tmp_path: Path) -> None:
         ):
             s.cluster.api.merge_patch("services", "default", "llama", {"spec": change})
             await eventually(restored, f"as it was before {change}")
+
+
+async def test_the_service_of_a_class_removed_by_mistake_serves_on_and_is_as_before_once_the_class_is_back(
+    tmp_path: Path,
+) -> None:
+    classes = [{"name": "chat", "promptTokens": 1024, "outputTokens": 220}]
+    async with stage(tmp_path) as s, running(s.settings()):
+        await s.apply_pool(trafficClasses=classes)
+        await eventually(lambda: s.is_ready(), "ready")
+
+        def service(name: str = "llama-chat") -> Mapping[str, Any]:
+            return s.cluster.api.get("services", "default", name) or {}
+
+        before = service()["spec"]
+        await s.patch_pool("llama", {"trafficClasses": []})
+        await eventually(
+            lambda: service()["spec"] == {**before, "selector": service("llama")["spec"]["selector"]}, "wide"
+        )
+        assert "evenflow.dev/class-removed" in service()["metadata"]["annotations"]
+
+        def told() -> list[str]:
+            events = s.cluster.api.list("events", "default")
+            return [event["type"] for event in events if "class chat is gone" in event["message"]]
+
+        await eventually(lambda: told() == ["Warning"], "it is told")
+        await s.patch_pool("llama", {"trafficClasses": classes})
+        await eventually(lambda: service()["spec"] == before, "as before")
+        assert "evenflow.dev/class-removed" not in (service()["metadata"].get("annotations") or {})
 
 
 async def test_api_faults_end_in_the_same_state(tmp_path: Path) -> None:

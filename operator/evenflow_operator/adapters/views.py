@@ -125,6 +125,7 @@ def service_view(obj: Any) -> ServiceView | None:
         traffic_class=_text(tags, labels.TRAFFIC_CLASS) or None,
         selector={str(key): str(value) for key, value in _mapping(spec, "selector").items()},
         ports=tuple(_port(port) for port in _sequence(spec, "ports") if isinstance(port, Mapping)),
+        class_removed=_time(_mapping(meta, "annotations").get(labels.CLASS_REMOVED)),
     )
 
 

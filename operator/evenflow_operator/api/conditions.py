@@ -340,7 +340,7 @@ class DecisionReason(StrEnum):
     SERVICE_DRIFTED = "ServiceDrifted"
     """Selector or ports of a Service were changed."""
     CLASS_REMOVED = "ClassRemoved"
-    """The Service's class is gone from the spec."""
+    """The Service's class is gone from the spec: it leads to every pod for drainTimeoutSeconds, then it is deleted."""
     PAUSED = "Paused"
     """Reserved: shows in Progressing."""
     ADVISORY = "Advisory"

@@ -14,6 +14,7 @@ from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.plan import Command, Decision, DeleteService, PutService
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import ServicePort, ServiceView
+from evenflow_operator.core.times import CLOCK_SKEW_SECONDS, rfc3339
 
 PORTS = (ServicePort(ENGINE_PORT_NAME, ENGINE_PORT, ENGINE_PORT),)
 
@@ -24,6 +25,11 @@ class ServicePlan:
     decisions: tuple[Decision, ...]
     conflicts: tuple[str, ...]
     """Names that the pool needs and that belong to somebody else."""
+    due: float | None
+    """Seconds until the Service of a removed class goes."""
+
+
+_Step = tuple[Command, Decision]
 
 
 def services(situation: Situation) -> ServicePlan:
@@ -33,42 +39,89 @@ def services(situation: Situation) -> ServicePlan:
         for name in (DEFAULT_CLASS, *(entry.name for entry in situation.spec.traffic_classes))
     }
     existing = {view.name: view for view in snapshot.services}
-    commands: list[Command] = []
-    decisions: list[Decision] = []
-    conflicts: list[str] = []
-    for name, traffic_class in wanted.items():
-        view = existing.get(name)
-        if view is None:
-            commands.append(PutService(_manifest(situation, name, traffic_class)))
-            message = f"create Service {name} for class {traffic_class}"
-            decisions.append(
-                decision(DecisionType.CREATE_SERVICE, DecisionReason.SERVICE_MISSING, message, service=name)
-            )
-        elif view.owner_uid != snapshot.uid:
-            conflicts.append(name)
-        elif _drifted(situation, view, traffic_class):
-            manifest = _manifest(situation, name, traffic_class)
-            commands.append(PutService(manifest, view.uid, view.resource_version))
-            message = f"restore selector and ports of Service {name}"
-            decisions.append(
-                decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
-            )
-    for view in snapshot.services:
-        if view.owner_uid == snapshot.uid and view.name not in wanted:
-            commands.append(DeleteService(view.name, view.uid))
-            message = f"delete Service {view.name}: class {view.traffic_class} is gone"
-            decisions.append(
-                decision(DecisionType.DELETE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=view.name)
-            )
-    return ServicePlan(tuple(commands), tuple(decisions), tuple(conflicts))
+    conflicts = tuple(name for name in wanted if name in existing and existing[name].owner_uid != snapshot.uid)
+    surplus = [view for view in snapshot.services if view.owner_uid == snapshot.uid and view.name not in wanted]
+    steps = [
+        _kept(situation, name, traffic_class, existing.get(name))
+        for name, traffic_class in wanted.items()
+        if name not in conflicts
+    ]
+    steps += [_removed(situation, view) for view in surplus]
+    taken = [step for step in steps if step is not None]
+    return ServicePlan(
+        commands=tuple(command for command, _ in taken),
+        decisions=tuple(why for _, why in taken),
+        conflicts=conflicts,
+        due=min((_left(situation, view) for view in surplus), default=None),
+    )
 
 
-def _drifted(situation: Situation, view: ServiceView, traffic_class: str) -> bool:
-    selector = labels.service_selector(situation.snapshot.name, traffic_class)
-    return dict(view.selector) != selector or view.ports != PORTS
+def _kept(situation: Situation, name: str, traffic_class: str, view: ServiceView | None) -> _Step | None:
+    manifest = _manifest(situation, name, traffic_class)
+    if view is None:
+        message = f"create Service {name} for class {traffic_class}"
+        why = decision(DecisionType.CREATE_SERVICE, DecisionReason.SERVICE_MISSING, message, service=name)
+        return PutService(manifest), why
+    put = PutService(manifest, view.uid, view.resource_version)
+    if view.class_removed is not None:
+        if not _served(situation, traffic_class):
+            return None
+        message = f"class {traffic_class} is back: Service {name} leads to its pods again"
+        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASSES_CHANGED, message, service=name)
+    if _drifted(view, manifest):
+        message = f"restore selector and ports of Service {name}"
+        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
+    return None
 
 
-def _manifest(situation: Situation, name: str, traffic_class: str) -> Mapping[str, Any]:
+def _removed(situation: Situation, view: ServiceView) -> _Step | None:
+    """Its clients are not cut off at once: a class may go by mistake, and they need time to go elsewhere."""
+    name, traffic_class, left = view.name, view.traffic_class or "", _left(situation, view)
+    grace = situation.spec.rollout.drain_timeout_seconds
+    if left <= 0:
+        message = f"delete Service {name}: class {traffic_class} has been gone for {grace} s"
+        why = decision(DecisionType.DELETE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=name)
+        return DeleteService(view.name, view.uid), why
+    noted = _noted(situation, view)
+    manifest = _manifest(situation, name, DEFAULT_CLASS)
+    manifest["metadata"]["labels"][labels.TRAFFIC_CLASS] = traffic_class
+    manifest["metadata"]["annotations"] = {labels.CLASS_REMOVED: rfc3339(noted or situation.now)}
+    put = PutService(manifest, view.uid, view.resource_version)
+    if noted is None:
+        message = (
+            f"class {traffic_class} is gone from spec.trafficClasses: Service {name} leads to every pod for {grace} s, "
+            "then it is deleted; put the class back to keep it"
+        )
+        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=name)
+    if _drifted(view, manifest):
+        message = f"restore selector and ports of Service {name}"
+        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
+    return None
+
+
+def _noted(situation: Situation, view: ServiceView) -> float | None:
+    """Since when the Service's class is gone."""
+    since = view.class_removed
+    return since if since is not None and since <= situation.now + CLOCK_SKEW_SECONDS else None
+
+
+def _left(situation: Situation, view: ServiceView) -> float:
+    """Seconds that the Service of a removed class still has."""
+    since = _noted(situation, view) or situation.now
+    return since + situation.spec.rollout.drain_timeout_seconds - situation.now
+
+
+def _served(situation: Situation, traffic_class: str) -> bool:
+    """Whether the class's own selector finds a pod; a class that comes back has none before its label is set."""
+    available = [pod for pod in situation.filling.values() if situation.available(pod)]
+    return traffic_class == DEFAULT_CLASS or not available or any(traffic_class in pod.classes for pod in available)
+
+
+def _drifted(view: ServiceView, manifest: Mapping[str, Any]) -> bool:
+    return dict(view.selector) != manifest["spec"]["selector"] or view.ports != PORTS
+
+
+def _manifest(situation: Situation, name: str, traffic_class: str) -> dict[str, Any]:
     snapshot = situation.snapshot
     return {
         "apiVersion": "v1",

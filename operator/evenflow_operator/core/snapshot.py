@@ -74,6 +74,8 @@ class ServiceView:
     traffic_class: str | None
     selector: Mapping[str, str]
     ports: tuple[ServicePort, ...]
+    class_removed: float | None = None
+    """Since when its class is gone from the spec, as the operator noted it."""
 
 
 @dataclass(frozen=True, slots=True)

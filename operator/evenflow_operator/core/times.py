@@ -2,6 +2,9 @@
 
 from datetime import UTC, datetime
 
+CLOCK_SKEW_SECONDS = 60.0
+"""How far ahead of this operator's clock the beginning of a wait is believed: another one's clock wrote it."""
+
 
 def rfc3339(seconds: float) -> str:
     """The time in whole seconds, for example `2026-01-31T12:00:00Z`."""

@@ -313,6 +313,7 @@ def service_patch(command: PutService, current: ServiceView) -> Mapping[str, Any
             "uid": command.uid,
             "resourceVersion": command.resource_version,
             "labels": dict(manifest["metadata"].get("labels") or {}),
+            "annotations": {labels.CLASS_REMOVED: None, **(manifest["metadata"].get("annotations") or {})},
         },
         "spec": {"selector": selector, "ports": list(manifest["spec"]["ports"])},
     }

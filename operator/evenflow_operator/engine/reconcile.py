@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenflow_operator.api.conditions import DegradedReason
+from evenflow_operator.api.conditions import DecisionReason, DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import CreatePod, Decision, Notice, PatchPod, Plan
@@ -218,8 +218,10 @@ class Reconciler:
     def _report(self, record: PoolRecord, decisions: Sequence[Decision], outcome: Outcome) -> None:
         for decision in decisions:
             self._telemetry.decided(decision.type, decision.reason)
-            warning = decision.type in (DecisionType.HOLD, DecisionType.REFUSE)
-            log.info("pool %s/%s: %s %s: %s", *record.key, decision.type, decision.reason, decision.message)
+            removed = decision.reason == DecisionReason.CLASS_REMOVED
+            warning = removed or decision.type in (DecisionType.HOLD, DecisionType.REFUSE)
+            level = logging.WARNING if warning else logging.INFO
+            log.log(level, "pool %s/%s: %s %s: %s", *record.key, decision.type, decision.reason, decision.message)
             self._events.post(record, warning=warning, reason=decision.reason, message=decision.message)
         for failure in outcome.failures:
             # A pod that is refused shows in Degraded, which tells it.

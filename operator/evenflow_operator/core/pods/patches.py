@@ -20,12 +20,10 @@ from evenflow_operator.core.readings.facts import applied_generation
 from evenflow_operator.core.slots.drains import Drains
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
-from evenflow_operator.core.times import rfc3339
+from evenflow_operator.core.times import CLOCK_SKEW_SECONDS, rfc3339
 
 PUSH_SECONDS = 15.0
 """Shortest time between two pushes of the same document."""
-CLOCK_SKEW_SECONDS = 60.0
-"""How far ahead of this operator's clock the beginning of a drain is believed: another one's clock wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
