@@ -113,11 +113,9 @@ class Engine:
         settings = self._settings
         loop = asyncio.get_running_loop()
         feed = Feed(self._cache, loop, self._first_lists_complete)
-        endpoint = f"http://{settings.host}:{settings.liveness_port}/healthz" if settings.liveness_port else None
         watches = self._watches = Watches(
-            lambda: build_registry(feed, self._login, self.sick, watch_nodes=settings.watch_nodes),
+            lambda: build_registry(feed, self._login, watch_nodes=settings.watch_nodes),
             namespaces=settings.namespaces,
-            liveness_endpoint=endpoint,
             restarted=self._watches_restarted,
         )
         watches.start()
@@ -150,7 +148,7 @@ class Engine:
         parts.core.executor.shutdown(wait=False, cancel_futures=True)
 
     def sick(self) -> str | None:
-        """Why the engine is not alive, or None. For any thread; depends on nothing outside the process."""
+        """Why the engine is not alive, or None; depends on nothing outside the process."""
         silent = self._clock.monotonic() - self._heartbeat_at
         if silent > SICK_AFTER_SECONDS:
             return f"the engine's loop has not ticked for {silent:.0f} s"

@@ -38,10 +38,8 @@ RESOURCES: Mapping[Kind, tuple[str, str, str, Parse]] = {
 LABELLED = ("pods", "services", "endpointslices")
 
 
-def build_registry(
-    feed: Feed, login: Login, sick: Callable[[], str | None], *, watch_nodes: bool
-) -> kopf.OperatorRegistry:
-    """A registry of our own. `sick` says why the engine is not alive, or None; it is called in the watches' thread."""
+def build_registry(feed: Feed, login: Login, *, watch_nodes: bool) -> kopf.OperatorRegistry:
+    """A registry of our own."""
     registry = kopf.OperatorRegistry()
     logins = itertools.count()
 
@@ -59,14 +57,6 @@ def build_registry(
             await asyncio.sleep(LOGIN_PAUSE_SECONDS)
         # kopf never takes the same credentials again after one 401: the expiry makes each reading of them new.
         return kopf.ConnectionInfo(**await login(), expiration=datetime.now(UTC) + RELOGIN_AFTER)
-
-    @kopf.on.probe(registry=registry, id="engine")
-    async def alive(**_: Any) -> str:
-        problem = sick()
-        if problem is not None:
-            # Any other exception would make kopf retry within the probe, which hangs /healthz.
-            raise kopf.PermanentError(problem)
-        return "alive"
 
     for kind, (group, version, plural, parse) in RESOURCES.items():
         if kind != "nodes" or watch_nodes:

@@ -103,7 +103,7 @@ class Operator:
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises what ends the process: LeadershipLost, WatchesFailed, CacheMismatch, …"""
         settings = self._settings
-        probes = ProbeServer(settings.host, settings.metrics_port, self._telemetry, self._unready)
+        probes = ProbeServer(settings.host, settings.metrics_port, self._telemetry, self._sick, self._unready)
         self._telemetry.gauge("leader", lambda: float(self._leading()))
         try:
             if settings.metrics_port:
@@ -196,6 +196,10 @@ class Operator:
 
     def _leading(self) -> bool:
         return self._engine is not None and (self._elector is None or self._elector.leading)
+
+    def _sick(self) -> str | None:
+        """A standby, or one that waits for the definition, is alive."""
+        return self._engine.sick() if self._engine is not None else None
 
     def _unready(self) -> str | None:
         """A standby that could take over is ready; a leader is once its first lists are complete."""

@@ -1,4 +1,7 @@
-"""`/readyz` and `/metrics` of the operator, on a server of its own: kopf's probe port answers for liveness only."""
+"""`/healthz`, `/readyz` and `/metrics` of the operator, on a server of its own.
+
+kopf's probe port is there only while kopf runs, and a standby that waits for the lease must be alive too.
+"""
 
 from collections.abc import Callable
 
@@ -6,24 +9,28 @@ from aiohttp import web
 
 from evenflow_operator.telemetry import CONTENT_TYPE, Telemetry
 
+Verdict = Callable[[], str | None]
+
 
 class PortTaken(Exception):
     """The address can't be bound; the message names the flag."""
 
 
 class ProbeServer:
-    """`unready` says why the operator isn't ready, or None."""
+    """`sick` and `unready` say why the operator isn't alive or isn't ready, or None."""
 
-    def __init__(self, host: str, port: int, telemetry: Telemetry, unready: Callable[[], str | None]) -> None:
+    def __init__(self, host: str, port: int, telemetry: Telemetry, sick: Verdict, unready: Verdict) -> None:
         self._address = host, port
         self._telemetry = telemetry
+        self._sick = sick
         self._unready = unready
         self._runner: web.AppRunner | None = None
 
     async def start(self) -> None:
         """Raises PortTaken."""
         app = web.Application()
-        app.add_routes([web.get("/readyz", self._readyz), web.get("/metrics", self._metrics)])
+        routes = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
+        app.add_routes([web.get(path, handler) for path, handler in routes.items()])
         self._runner = web.AppRunner(app, handle_signals=False, shutdown_timeout=0.5, access_log=None)
         await self._runner.setup()
         try:
@@ -37,6 +44,10 @@ class ProbeServer:
     async def close(self) -> None:
         if self._runner is not None:
             await self._runner.cleanup()
+
+    async def _healthz(self, _: web.Request) -> web.Response:
+        problem = self._sick()
+        return web.Response(text=problem or "alive", status=503 if problem else 200)
 
     async def _readyz(self, _: web.Request) -> web.Response:
         problem = self._unready()

@@ -43,9 +43,7 @@ class Settings:
     """A NetworkPolicy guards the workers' admin port: pushes need no token."""
     host: str = "127.0.0.1"
     metrics_port: int = 0
-    """`/readyz` and `/metrics`; 0: not served."""
-    liveness_port: int = 0
-    """`/healthz`; 0: not served."""
+    """`/healthz`, `/readyz` and `/metrics`; 0: not served."""
     workers: int = 4
     watchdog_seconds: float = 60.0
     log_format: LogFormat = "plain"
@@ -92,7 +90,6 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os
         admin_write_open=options.admin_write == "open",
         host=options.host,
         metrics_port=options.metrics_port,
-        liveness_port=options.liveness_port,
         workers=options.workers,
         watchdog_seconds=options.watchdog_seconds,
         log_format=options.log_format,
@@ -140,9 +137,8 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--simulated-image", "Image of simulated engines.", defaults.simulated_image)
     listed("--admin-token-secret", "namespace/secret that may be read for a pool's adminTokenSecretRef; repeatable.")
     option("--admin-write", "token, or open where a NetworkPolicy guards the workers' admin port.", "token")
-    option("--host", "Address of the two ports below.", defaults.host)
-    option("--metrics-port", "Port of /readyz and /metrics; 0: none.", defaults.metrics_port, int)
-    option("--liveness-port", "Port of /healthz; 0: none.", defaults.liveness_port, int)
+    option("--host", "Address of the port below.", defaults.host)
+    option("--metrics-port", "Port of /healthz, /readyz and /metrics; 0: none.", defaults.metrics_port, int)
     option("--workers", "Pools worked on at once.", defaults.workers, int)
     option("--watchdog-seconds", "Seconds between two checks of the watches.", defaults.watchdog_seconds, float)
     option("--log-format", "plain or json.", defaults.log_format, choices=("plain", "json"))

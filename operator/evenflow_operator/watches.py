@@ -35,12 +35,10 @@ class Watches:
         registry: Callable[[], kopf.OperatorRegistry],
         *,
         namespaces: Collection[str],
-        liveness_endpoint: str | None,
         restarted: Callable[[], None],
     ) -> None:
         self._registry = registry
         self._namespaces = tuple(namespaces)
-        self._liveness = liveness_endpoint
         self._restarted = restarted
         self._engine_loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[None] = self._engine_loop.create_future()
@@ -99,7 +97,6 @@ class Watches:
         await kopf.operator(
             registry=self._registry(),
             standalone=True,
-            liveness_endpoint=self._liveness,
             stop_flag=self._kopf_stop,
             **scope,
         )

@@ -26,7 +26,7 @@ async def test_watches_that_fail_again_and_again_are_given_up(
 ) -> None:
     monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 0.0)
     restarts: list[bool] = []
-    made = Watches(registry, namespaces=(), liveness_endpoint=None, restarted=lambda: restarts.append(True))
+    made = Watches(registry, namespaces=(), restarted=lambda: restarts.append(True))
     made.start()
     with pytest.raises(WatchesFailed, match=r"RuntimeError|CancelledError"):
         await asyncio.wait_for(made.failed(), 10)
@@ -36,7 +36,7 @@ async def test_watches_that_fail_again_and_again_are_given_up(
 
 async def test_closing_ends_the_pause_before_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watches, "FIRST_PAUSE_SECONDS", 25.0)
-    made = Watches(broken, namespaces=(), liveness_endpoint=None, restarted=lambda: None)
+    made = Watches(broken, namespaces=(), restarted=lambda: None)
     made.start()
     async with asyncio.timeout(2):
         await made.close()
