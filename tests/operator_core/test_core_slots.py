@@ -1,11 +1,12 @@
 from dataclasses import replace
 
 import pytest
-from core_toy_cluster import CACHE, ToyCluster, ready_cluster, spec_of
+from core_toy_cluster import CACHE, START, ToyCluster, ready_cluster, spec_of
 
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.core.decide import decide
 from evenflow_operator.core.plan import CreatePod, DeletePod, PatchPod, Plan
+from evenflow_operator.core.slots.refill import refused
 
 
 def creates(plan: Plan) -> list[int]:
@@ -62,6 +63,37 @@ def test_the_back_off_doubles_up_to_five_minutes_and_is_forgiven_after_ten_ready
     cluster.tick(601)
     cluster.decide()
     assert cluster.memory.backoff == {}
+
+
+def first_create(plan: Plan) -> list[CreatePod]:
+    return [command for command in plan.commands if isinstance(command, CreatePod)][:1]
+
+
+def test_a_refused_create_holds_all_creates_and_is_tried_again_after_its_back_off() -> None:
+    cluster = ToyCluster(spec_of(replicas=3))
+    tries = []
+    for _ in range(130):
+        plan = decide(cluster.snapshot(), CACHE)
+        tries += [cluster.now - START] if creates(plan) else []
+        # The engine stops at the first that is refused.
+        cluster.memory = refused(plan.memory, first_create(plan), cluster.now)
+        cluster.now += 1
+    assert tries == [0, 10, 30, 70]
+
+
+def test_another_revision_is_tried_at_once_and_what_was_refused_is_said_meanwhile() -> None:
+    cluster = ToyCluster(spec_of(replicas=2))
+    plan = decide(cluster.snapshot(), CACHE)
+    cluster.memory = refused(plan.memory, first_create(plan), cluster.now)
+    snapshot = replace(cluster.snapshot(), create_refusals={0: "memory: 'lots'"})
+    status = decide(snapshot, CACHE).status
+    assert status is not None
+    (degraded,) = [entry for entry in status["conditions"] if entry["type"] == "Degraded"]
+    assert (degraded["reason"], degraded["message"]) == ("CreateRefused", "slot 0: memory: 'lots'")
+    assert status["slots"][0]["phase"] == "BackOff"
+    assert status["slots"][0]["message"] == "failures in a row: 1; memory: 'lots'"
+    cluster.change(engine={"type": "Simulated", "maxNumSeqs": 64})
+    assert creates(decide(cluster.snapshot(), CACHE)) == [0, 1]
 
 
 def test_one_failure_counts_once_however_often_it_is_seen() -> None:

@@ -244,9 +244,10 @@ async def test_a_refused_create_is_known_to_the_next_decision() -> None:
     with pytest.raises(Retry):
         await bench.once()
     assert bench.heard.events == [], "Degraded tells it, in the next pass"
-    bench.plan = planned()
+    bench.plan = lambda snapshot: replace(EMPTY, memory=snapshot.memory)
     await bench.once()
     assert "exceeded quota" in bench.seen[1].create_refusals[0]
+    assert bench.seen[1].memory.backoff[0].until == pytest.approx(bench.clock.now() + 10.0)
     bench.cache.put(PodRecord(NAMESPACE, "llama", pod_view(0)))
     await bench.once()
     assert bench.seen[2].create_refusals == {}

@@ -18,6 +18,8 @@ class SlotBackoff:
     until: float
     pod_uid: str = ""
     """The failed pod that was counted last, so that no pod counts twice."""
+    refused: str = ""
+    """The revision whose pod the API server refused last: one of another revision is tried at once."""
 
 
 @dataclass(frozen=True, slots=True)

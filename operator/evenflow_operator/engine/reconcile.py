@@ -14,7 +14,7 @@ from evenflow_operator.api.conditions import DecisionReason, DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import CreatePod, Decision, Notice, PatchPod, Plan
-from evenflow_operator.core.slots.refill import names_taken
+from evenflow_operator.core.slots.refill import refused
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
 from evenflow_operator.engine.cache import Cache
@@ -23,7 +23,7 @@ from evenflow_operator.engine.push import Pusher
 from evenflow_operator.engine.readings import Readings
 from evenflow_operator.engine.settle import settle_plan
 from evenflow_operator.engine.workqueue import Retry, WorkQueue
-from evenflow_operator.ports import NAME_CONFLICT, ApiError, Clock, Cluster, Events, Key, PoolRecord
+from evenflow_operator.ports import ApiError, Clock, Cluster, Events, Key, PoolRecord
 from evenflow_operator.telemetry import Telemetry
 
 SLOWEST_LOOK_SECONDS = 300.0
@@ -135,7 +135,7 @@ class Reconciler:
         done = {id(command) for command in outcome.done}
         undone = [command for command in plan.commands if id(command) not in done]
         memory, status, decisions = settle_plan(plan, pool.memory, undone)
-        pool.memory = names_taken(memory, _taken(outcome), snapshot.now)
+        pool.memory = refused(memory, _refused_creates(outcome), snapshot.now)
         self._report(record, decisions, outcome)
         self._tell(record, plan.notices)
         if status is not None:
@@ -270,10 +270,5 @@ class Reconciler:
         self._queue.forget(key)
 
 
-def _taken(outcome: Outcome) -> list[CreatePod]:
-    """Creates whose names stand on pods that fill no slot of this pool."""
-    return [
-        failure.command
-        for failure in outcome.failures
-        if isinstance(failure.command, CreatePod) and failure.error and failure.error.reason == NAME_CONFLICT
-    ]
+def _refused_creates(outcome: Outcome) -> list[CreatePod]:
+    return [one.command for one in outcome.failures if one.refused and isinstance(one.command, CreatePod)]

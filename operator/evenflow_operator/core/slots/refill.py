@@ -40,7 +40,9 @@ def refill(situation: Situation) -> Refill:
     blocked = {pod.slot for pod in situation.dead if pod.uid in going and pod.node not in situation.snapshot.lost_nodes}
     coming = situation.snapshot.unsettled_slots - set(situation.filling) - set(situation.terminating)
     room = situation.spec.replicas - situation.holding_gpus - len(coming)
-    ready = [slot for slot in vacant if slot not in backing_off and slot not in blocked]
+    # Quota, admission and permissions are rarely about one pod only.
+    refusal = any(backoff[slot].refused for slot in backing_off)
+    ready = [] if refusal else [slot for slot in vacant if slot not in backing_off and slot not in blocked]
     creates = tuple(ready[: max(room, 0)])
     return Refill(deletes, creates, backing_off, frozenset(ready[len(creates) :]), backoff)
 
@@ -50,15 +52,18 @@ def attempt_of(situation: Situation, backoff: Mapping[int, SlotBackoff], slot: i
     return 1 + max(situation.highest_attempt.get(slot, 0), failures)
 
 
-def names_taken(memory: PoolMemory, creates: Iterable[CreatePod], now: float) -> PoolMemory:
-    """The memory after these creates found their names taken by pods that fill no slot: the next attempts, after the
-    first back-off, get other names."""
+def refused(memory: PoolMemory, creates: Iterable[CreatePod], now: float) -> PoolMemory:
+    """The memory after the API server refused these creates, or their names were taken by pods that fill no slot.
+
+    They are tried again after a back-off, as the next attempts, which have other names.
+    """
     backoff = dict(memory.backoff)
     for command in creates:
-        attempt = int(command.manifest["metadata"]["labels"].get(labels.ATTEMPT, "1"))
+        tags = command.manifest["metadata"]["labels"]
         before = backoff.get(command.slot, SlotBackoff(0, 0.0))
-        failures = max(before.failures, attempt)
-        backoff[command.slot] = replace(before, failures=failures, until=now + FIRST_BACKOFF_SECONDS)
+        failures = max(before.failures + 1, int(tags.get(labels.ATTEMPT, "1")))
+        revision = tags.get(labels.REVISION, "")
+        backoff[command.slot] = SlotBackoff(failures, now + _pause(before.failures), before.pod_uid, revision)
     return replace(memory, backoff=backoff)
 
 
@@ -85,7 +90,11 @@ def _backoff(situation: Situation) -> dict[int, SlotBackoff]:
     # No longer than the longest, whatever clock the date was taken from.
     latest = situation.now + LONGEST_BACKOFF_SECONDS
     remembered = situation.snapshot.memory.backoff.items()
-    backoff = {slot: replace(it, until=min(it.until, latest)) for slot, it in remembered if slot in situation.slots}
+    backoff = {
+        slot: replace(it, until=min(it.until, latest))
+        for slot, it in remembered
+        if slot in situation.slots and it.refused in ("", situation.revision)
+    }
     for slot, pod in situation.filling.items():
         ready_for = situation.now - pod.ready_since if pod.ready and pod.ready_since is not None else 0.0
         if ready_for >= FORGIVEN_AFTER_SECONDS:
@@ -96,9 +105,12 @@ def _backoff(situation: Situation) -> dict[int, SlotBackoff]:
         before = backoff.get(pod.slot, SlotBackoff(0, 0.0))
         if before.pod_uid == pod.uid:
             continue
-        pause = min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(before.failures, 30))
-        backoff[pod.slot] = SlotBackoff(before.failures + 1, situation.now + pause, pod.uid)
+        backoff[pod.slot] = SlotBackoff(before.failures + 1, situation.now + _pause(before.failures), pod.uid)
     return backoff
+
+
+def _pause(failures: int) -> float:
+    return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 30))
 
 
 def _dead_pods(situation: Situation) -> tuple[DeletePod, ...]:

@@ -77,15 +77,15 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
     crashed = next((pod for pod in filling.values() if broken(pod)), None)
     if crashed is not None:
         return true(reason.POD_FAILED, f"{crashed.name}: {failure(crashed)}")
+    refused = {slot: why for slot, why in snapshot.create_refusals.items() if slot in situation.slots}
+    if refused:
+        slot, message = min(refused.items())
+        return true(reason.CREATE_REFUSED, f"slot {slot}: {message[:500]}")
     if outcome.refill.backing_off:
         return true(reason.BACK_OFF, f"waiting after failures: {slot_list(sorted(outcome.refill.backing_off))}")
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))
     if stalled:
         return true(reason.ENGINE_STALLED, f"{slot_list(stalled)}: requests wait, but the engine doesn't iterate")
-    refused = {slot: why for slot, why in snapshot.create_refusals.items() if slot in situation.slots}
-    if refused:
-        slot, message = min(refused.items())
-        return true(reason.CREATE_REFUSED, f"slot {slot}: {message[:500]}")
     unplaced = [pod for pod in filling.values() if pod.unschedulable is not None]
     if unplaced:
         return true(reason.INSUFFICIENT_ACCELERATORS, f"{unplaced[0].name}: {unplaced[0].unschedulable}"[:1000])

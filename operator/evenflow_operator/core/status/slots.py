@@ -70,7 +70,8 @@ def _empty_phase(situation: Situation, outcome: Outcome, slot: int) -> tuple[Slo
         return SlotPhase.TERMINATING, None, f"{situation.terminating[slot].name} still holds its GPUs"
     if slot in outcome.refill.backing_off:
         failures = outcome.refill.backoff[slot].failures
-        return SlotPhase.BACK_OFF, None, f"{failures} failures in a row"
+        why = situation.snapshot.create_refusals.get(slot)
+        return SlotPhase.BACK_OFF, None, f"failures in a row: {failures}" + (f"; {why}" if why else "")
     if slot in outcome.refill.waiting_for_gpus:
         return SlotPhase.PENDING, "WaitingForGPUs", "terminating pods still hold GPUs"
     return SlotPhase.PENDING, None, situation.snapshot.create_refusals.get(slot)
