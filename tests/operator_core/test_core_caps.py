@@ -3,7 +3,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from core_toy_cluster import Engine, ToyCluster, ready_cluster
+from core_toy_cluster import CHAT, CODE, Engine, ToyCluster, ready_cluster
 
 from evenflow_contract.worker_config import Admission
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
@@ -189,6 +189,29 @@ def test_settings_of_the_spec_are_written_at_once_and_no_pod_is_restarted() -> N
     assert admission(cluster) == Admission("Limited", "Volume", 2.5, 0.05)
     assert [one.reason for one in plan.decisions] == ["SettingsChanged", "CapStarted", "WatermarkSet"]
     assert all(one.inputs["slots"] == "0,1,2,3" for one in plan.decisions)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"scheduling": {"policy": "FCFS"}}, "policy SVF -> FCFS"),
+        (
+            {"scheduling": {"victim": "LeastProgress", "agingSeconds": 0}},
+            "victim LargestVolume -> LeastProgress, aging 30 s -> 0 s",
+        ),
+        (
+            {"scheduling": {"predictor": {"type": "Model", "path": "/models/lengths"}}},
+            "predictor ClassPrior -> Model, predictor path none -> /models/lengths",
+        ),
+        ({"trafficClasses": [{**CHAT, "outputTokens": 300}, CODE]}, "declared lengths of classes"),
+        ({"scheduling": {"policy": "OneBitSVF"}}, "policy SVF -> OneBitSVF"),
+    ],
+)
+def test_a_changed_setting_is_told_by_name(change: dict[str, Any], told: str) -> None:
+    cluster = ready_cluster(replicas=1)
+    cluster.change(**change)
+    (message,) = [one.message for one in cluster.decide().decisions if one.reason == "SettingsChanged"]
+    assert message == f"slot 0: {told}"
 
 
 def test_a_restarted_operator_goes_on_from_the_annotation() -> None:

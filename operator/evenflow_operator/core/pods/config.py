@@ -65,8 +65,9 @@ def config_decisions(
         message = "write the worker config again: the pod has none that can be read"
         return (decision(DecisionType.POLICY, DecisionReason.SETTINGS_CHANGED, message, slot=slot),)
     made: list[Decision] = []
-    if _settings(current) != _settings(wanted):
-        message = f"policy {wanted.policy}, victim {wanted.victim}, aging {wanted.aging_seconds:g} s"
+    changes = _changes(current, wanted)
+    if changes:
+        message = ", ".join(changes)
         made.append(decision(DecisionType.POLICY, DecisionReason.SETTINGS_CHANGED, message, slot=slot))
     made += _cap_decisions(current.admission, wanted.admission, slot, auto=auto, figures=figures)
     if current.admission.watermark != wanted.admission.watermark:
@@ -99,15 +100,22 @@ def _cap_decisions(before: Admission, after: Admission, slot: int, *, auto: bool
     return (decision(DecisionType.CAP, reason, message, slot=slot),)
 
 
-def _settings(config: WorkerConfig) -> tuple[object, ...]:
-    return (
-        config.policy,
-        config.victim,
-        config.aging_seconds,
-        config.predictor,
-        config.proxies,
-        dict(config.class_priors),
-    )
+def _changes(before: WorkerConfig, after: WorkerConfig) -> list[str]:
+    """What differs in the settings that all slots have in common."""
+    aging = (f"{before.aging_seconds:g} s", f"{after.aging_seconds:g} s")
+    shown = {
+        "policy": (before.policy, after.policy),
+        "victim": (before.victim, after.victim),
+        "aging": aging,
+        "predictor": (before.predictor.type, after.predictor.type),
+        "predictor path": (before.predictor.path, after.predictor.path),
+    }
+    changes = [f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in shown.items() if old != new]
+    if dict(before.class_priors) != dict(after.class_priors):
+        changes.append("declared lengths of classes")
+    if not changes and before.proxies != after.proxies:
+        changes.append("lengths that stand for short and long requests")
+    return changes
 
 
 @lru_cache(maxsize=256)
