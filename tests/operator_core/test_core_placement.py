@@ -57,6 +57,20 @@ def test_static_is_as_listed_and_unlisted_slots_serve_everything() -> None:
     assert classes_of(cluster) == {"llama-0": ["chat", "code"], "llama-1": ["code"]}
 
 
+def test_a_slot_that_serves_no_class_any_more_is_told_and_so_is_its_return() -> None:
+    cluster = ready_cluster(replicas=2)
+    told = []
+    static = {"strategy": "Static", "static": [{"slot": 1, "classes": []}]}
+    for placement in (static, {"strategy": "Balanced"}):
+        cluster.change(placement=placement)
+        told += [(one.reason, one.message) for one in cluster.decide().decisions if one.type == "Place"]
+        cluster.run(5)
+    assert told[0] == ("StrategyChanged", "slot 1: serve no class")
+    assert [(reason, message[:26]) for reason, message in told[1:]] == [
+        ("StrategyChanged", "slot 1: serve chat, code (")
+    ]
+
+
 def test_a_class_that_static_gives_to_nobody_is_reported() -> None:
     placement = {"strategy": "Static", "static": [{"slot": 0, "classes": ["code"]}]}
     cluster = ready_cluster(replicas=1, placement=placement)

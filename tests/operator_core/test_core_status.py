@@ -367,7 +367,7 @@ def test_decisions_are_kept_to_twenty_and_those_on_several_slots_are_one() -> No
         cluster.change(scheduling={"agingSeconds": number})
         cluster.decide()
     assert len(cluster.status["decisions"]) == 20
-    assert cluster.status["decisions"][-1]["message"].startswith("slots 0,1,2,3: policy SVF")
+    assert cluster.status["decisions"][-1]["message"].startswith("slots 0,1,2,3: aging 28 s")
 
 
 def test_a_lost_write_of_the_status_is_made_up_for() -> None:

@@ -23,7 +23,7 @@ from evenflow_operator.core.readings.rates import renewed_rates
 from evenflow_operator.core.requeue import requeue_after
 from evenflow_operator.core.services import services
 from evenflow_operator.core.slots.drains import Drains, drains
-from evenflow_operator.core.slots.refill import Refill, attempt_of, create_command, refill
+from evenflow_operator.core.slots.refill import Refill, create_command, failures_of, refill
 from evenflow_operator.core.slots.stalls import renewed_progress
 from evenflow_operator.core.slots.survey import Situation, survey, warming
 from evenflow_operator.core.snapshot import Snapshot
@@ -136,7 +136,8 @@ def _creates(
     base = base_config(situation.spec)
     commands = []
     for slot in filled.creates:
-        attempt = attempt_of(situation, filled.backoff, slot)
+        failures = failures_of(filled.backoff, slot)
+        attempt = 1 + max(situation.highest_attempt.get(slot, 0), failures)
         classes = assignment.classes.get(slot, ())
         request = PodRequest(
             pool=snapshot.name,
@@ -150,7 +151,7 @@ def _creates(
             worker_image=situation.worker_image,
             admin_open=snapshot.extra.get("admin_write") == "open",
         )
-        commands.append(create_command(situation, slot, render_pod(request), attempt))
+        commands.append(create_command(situation, slot, render_pod(request), failures))
     return tuple(commands)
 
 

@@ -196,14 +196,17 @@ def _decisions(
 ) -> tuple[Decision, ...]:
     made = []
     for slot, names in sorted(target.items()):
+        served = before.get(slot, frozenset())
         # A slot that joins a placed pool takes over what others serve: its pod's own decision says enough.
-        if before.get(slot) == names or not names or (before and slot not in before):
+        if served == names or (before and slot not in before):
             continue
         known = figures.get(slot)
         suffix = "" if known is None else f" (severity {known.severity:.2g}, length gcd {known.gcd})"
-        message = f"serve {', '.join(sorted(names))}{suffix}"
+        message = f"serve {', '.join(sorted(names)) or 'no class'}{suffix}"
         severity = None if known is None else known.severity
-        made.append(decision(DecisionType.PLACE, reason, message, slot=slot, severity=severity))
+        moved = served or reason is not DecisionReason.SEVERITY_REDUCED
+        why = reason if moved else DecisionReason.STRATEGY_CHANGED
+        made.append(decision(DecisionType.PLACE, why, message, slot=slot, severity=severity))
     return tuple(made)
 
 

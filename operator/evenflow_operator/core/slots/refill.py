@@ -47,9 +47,8 @@ def refill(situation: Situation) -> Refill:
     return Refill(deletes, creates, backing_off, frozenset(ready[len(creates) :]), backoff)
 
 
-def attempt_of(situation: Situation, backoff: Mapping[int, SlotBackoff], slot: int) -> int:
-    failures = backoff[slot].failures if slot in backoff else 0
-    return 1 + max(situation.highest_attempt.get(slot, 0), failures)
+def failures_of(backoff: Mapping[int, SlotBackoff], slot: int) -> int:
+    return backoff[slot].failures if slot in backoff else 0
 
 
 def refused(memory: PoolMemory, creates: Iterable[CreatePod], now: float) -> PoolMemory:
@@ -72,16 +71,17 @@ def create_decision_reason(situation: Situation, slot: int) -> DecisionReason:
     return DecisionReason.SCALE_UP if remembered and slot not in remembered else DecisionReason.SLOT_EMPTY
 
 
-def create_command(situation: Situation, slot: int, manifest: Mapping[str, object], attempt: int) -> CreatePod:
+def create_command(situation: Situation, slot: int, manifest: Mapping[str, object], failures: int) -> CreatePod:
+    """`failures` are those in a row of the slot's pods before this one."""
     reason = create_decision_reason(situation, slot)
     why = decision(DecisionType.CREATE_POD, reason, f"create a pod of revision {situation.revision}", slot=slot)
-    if attempt > 1:
+    if failures:
         why = decision(
             DecisionType.CREATE_POD,
             reason,
-            f"create a pod of revision {situation.revision}, attempt {attempt}",
+            f"create a pod of revision {situation.revision}, attempt {failures + 1}",
             slot=slot,
-            attempt=attempt,
+            attempt=failures + 1,
         )
     return CreatePod(slot, manifest, why)
 
