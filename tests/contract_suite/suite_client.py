@@ -107,7 +107,8 @@ class Client:
             method, self._access.server + path, data=data, headers=headers, params=_query(params), timeout=timeout
         ) as response:
             text = await response.text()
-            body = json.loads(text) if "json" in response.content_type else text
+            # The OpenAPI index is JSON that calls itself plain text.
+            body = json.loads(text) if "json" in response.content_type or text.startswith("{") else text
             return Answer(response.status, body, response.headers.getall("Warning", []))
 
     def _authorization(self, token: str | None) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """Who may come in, and how a client finds out what is served."""
 
 from suite_behaviours import behaviour
-from suite_client import Client, eventually, url
+from suite_client import MERGE, Client, eventually, url
 from suite_objects import Gadgets
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"
@@ -114,11 +114,17 @@ async def test_unknown_paths(api: Client, ns: str) -> None:
         assert (await api.send("GET", path)).status == 404, path
 
 
-@behaviour("method-405", "A method that a path doesn't take is answered 405, reason MethodNotAllowed.")
+@behaviour(
+    "method-405",
+    "A method that a path doesn't take is answered 405, reason MethodNotAllowed; a custom kind asks for a name: 400.",
+)
 async def test_method_not_allowed(api: Client, ns: str, gadgets: Gadgets) -> None:
-    for resource in ("configmaps", gadgets.resource):
-        status = await api.refused(405, "PUT", url(resource, ns), {"metadata": {"name": "a"}})
+    for method, kind in (("PUT", "application/json"), ("PATCH", MERGE)):
+        body = {"metadata": {"name": "a"}}
+        status = await api.refused(405, method, url("configmaps", ns), body, content_type=kind)
         assert status["reason"] == "MethodNotAllowed"
+        status = await api.refused(400, method, url(gadgets.resource, ns), body, content_type=kind)
+        assert status["message"] == "name must be provided"
 
 
 @behaviour("health", "`/healthz`, `/livez` and `/readyz` answer ok.")

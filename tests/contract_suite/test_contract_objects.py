@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from suite_behaviours import behaviour
-from suite_client import MERGE, Client, url
+from suite_client import JSON_PATCH, MERGE, Client, Object, url
 from suite_objects import Gadgets, config_map, unique
 
 
@@ -154,12 +154,40 @@ async def test_put_needs_version(api: Client, ns: str, gadgets: Gadgets) -> None
     assert (await api.ok("PUT", url("configmaps", ns, "one"), config_map("one", {"a": "b"})))["data"] == {"a": "b"}
 
 
-@behaviour("foreign-uid-409", "An update whose uid is another object's is answered 409.")
-async def test_foreign_uid(api: Client, ns: str) -> None:
-    await api.create("configmaps", ns, config_map("one"))
-    patch = {"metadata": {"uid": "00000000-0000-0000-0000-000000000001"}, "data": {"a": "b"}}
-    status = await api.refused(409, "PATCH", url("configmaps", ns, "one"), patch, content_type=MERGE)
-    assert status["reason"] == "Conflict"
+@behaviour("foreign-uid-refused", "With another object's uid a PUT is answered 409, a patch 422 naming metadata.uid.")
+async def test_foreign_uid(api: Client, ns: str, gadgets: Gadgets) -> None:
+    uid = "00000000-0000-0000-0000-000000000001"
+    for resource, body in (("configmaps", config_map("one")), (gadgets.resource, gadgets.make("one"))):
+        created = await api.create(resource, ns, body)
+        path = url(resource, ns, "one")
+        put = {**created, "metadata": {**created["metadata"], "uid": uid}}
+        assert (await api.refused(409, "PUT", path, put))["reason"] == "Conflict"
+        patch = {"metadata": {"uid": uid, "labels": {"a": "b"}}}
+        status = await api.refused(422, "PATCH", path, patch, content_type=MERGE)
+        assert status["details"]["causes"][0]["field"] == "metadata.uid"
+
+
+@behaviour(
+    "custom-status-takes-status-only",
+    "A patch of a custom resource's /status takes the status and looks at no uid; a JSON patch can test it: 422.",
+)
+async def test_status_of_another(api: Client, ns: str, gadgets: Gadgets) -> None:
+    created = await api.create(gadgets.resource, ns, gadgets.make("one"))
+    uid = "00000000-0000-0000-0000-000000000001"
+    patch = {"metadata": {"uid": uid, "labels": {"a": "b"}}, "spec": {"size": 3}, "status": {"phase": "Up"}}
+    patched = await api.patch(gadgets.resource, ns, "one", patch, sub="status")
+    assert (patched["metadata"]["uid"], patched["status"]) == (created["metadata"]["uid"], {"phase": "Up"})
+    assert "labels" not in patched["metadata"]
+    assert patched["spec"]["size"] == 1
+    path = url(gadgets.resource, ns, "one", "status")
+
+    def replacing(of: str) -> list[Object]:
+        test = {"op": "test", "path": "/metadata/uid", "value": of}
+        return [test, {"op": "add", "path": "/status", "value": {"replicas": 2}}]
+
+    await api.refused(422, "PATCH", path, replacing(uid), content_type=JSON_PATCH)
+    replaced = await api.ok("PATCH", path, replacing(created["metadata"]["uid"]), content_type=JSON_PATCH)
+    assert replaced["status"] == {"replicas": 2}
 
 
 @behaviour("no-op-keeps-version", "A PUT or patch that changes nothing keeps the resourceVersion.")

@@ -3,12 +3,19 @@
 import asyncio
 from collections.abc import Callable
 
+import pytest
 from suite_behaviours import behaviour
 from suite_client import MERGE, PATIENCE, Client, Object, eventually, url
-from suite_objects import pod, remove_now, run_pod, service
+from suite_objects import add_node, pod, remove_now, run_pod, service, unique
 
 SLICES = "endpointslices.discovery.k8s.io"
+NODE = unique("contract")
 Endpoints = dict[str, tuple[str, bool, bool, bool]]
+
+
+@pytest.fixture(autouse=True)
+async def node(api: Client, node_labels: dict[str, str]) -> None:
+    await add_node(api, NODE, node_labels)
 
 
 async def endpoints(api: Client, ns: str, name: str) -> Endpoints:
@@ -33,8 +40,10 @@ async def become(api: Client, ns: str, name: str, wanted: Endpoints | Callable[[
     await eventually(check, lambda: f"endpoints of {name}: {wanted}, last {last}", PATIENCE)
 
 
-async def add_pod(api: Client, ns: str, name: str, address: str, labels: dict[str, str], *, ready: bool = True) -> None:
-    body = pod(name, labels, nodeName="contract-nowhere", container={"ports": [{"name": "web", "containerPort": 8080}]})
+async def add_pod(
+    api: Client, ns: str, name: str, address: str, labels: dict[str, str], *, ready: bool = True, node: str = NODE
+) -> None:
+    body = pod(name, labels, nodeName=node, container={"ports": [{"name": "web", "containerPort": 8080}]})
     await api.create("pods", ns, body)
     await run_pod(api, ns, name, address, ready=ready)
 
@@ -99,6 +108,14 @@ async def test_selector(api: Client, ns: str) -> None:
     both = {"a": ("10.201.0.1", True, True, False), "b": ("10.201.0.2", True, True, False)}
     await become(api, ns, "all", both)
     await become(api, ns, "chat", {"a": both["a"]})
+
+
+@behaviour("slices-need-the-node", "A pod on a node that doesn't exist is no endpoint.")
+async def test_unknown_node(api: Client, ns: str) -> None:
+    await add_pod(api, ns, "lost", "10.201.0.1", {"app": "x"}, node="contract-nowhere")
+    await add_pod(api, ns, "a", "10.201.0.2", {"app": "x"})
+    await api.create("services", ns, service("one", {"app": "x"}))
+    await become(api, ns, "one", {"a": ("10.201.0.2", True, True, False)})
 
 
 @behaviour(
@@ -168,7 +185,7 @@ async def test_named_port(api: Client, ns: str) -> None:
     await api.create("services", ns, service("one", {"app": "x"}, ports=ports))
     for name, address, number in (("a", "10.201.0.1", 8080), ("b", "10.201.0.2", 9090)):
         container = {"ports": [{"name": "web", "containerPort": number}]}
-        await api.create("pods", ns, pod(name, {"app": "x"}, nodeName="contract-nowhere", container=container))
+        await api.create("pods", ns, pod(name, {"app": "x"}, nodeName=NODE, container=container))
         await run_pod(api, ns, name, address)
 
     async def resolved() -> bool:

@@ -2,7 +2,7 @@
 
 import pytest
 from suite_behaviours import behaviour
-from suite_client import APPLY, MERGE, Client, url
+from suite_client import APPLY, JSON_PATCH, MERGE, Client, url
 from suite_objects import Gadgets, config_map, pod
 
 
@@ -42,19 +42,46 @@ async def test_ignore(api: Client, ns: str, gadgets: Gadgets) -> None:
     assert "bogus" not in answer.body["spec"]
 
 
-@behaviour("field-validation-everywhere", "Strict holds for PUT, patch and server-side apply as well.")
-async def test_strict_everywhere(api: Client, ns: str, gadgets: Gadgets) -> None:
-    created = await api.create(gadgets.resource, ns, gadgets.make("one"))
-    path = url(gadgets.resource, ns, "one")
-    bad = {**created, "spec": {"bogus": 1}}
-    for method, body, kind in (
-        ("PUT", bad, "application/json"),
-        ("PATCH", {"spec": {"bogus": 1}}, MERGE),
-        ("PATCH", gadgets.make("one", {"bogus": 1}), APPLY),
-    ):
-        params = {"fieldValidation": "Strict"} | ({"fieldManager": "anna"} if kind == APPLY else {})
-        status = await api.refused(400, method, path, body, content_type=kind, **params)
-        assert "bogus" in status["message"]
+@pytest.mark.parametrize("custom", [False, True])
+@behaviour("field-validation-everywhere", "Strict answers 400 for a PUT as well, and 422 for what a patch leaves.")
+async def test_strict_everywhere(api: Client, ns: str, gadgets: Gadgets, custom: bool) -> None:
+    resource = gadgets.resource if custom else "pods"
+    body = gadgets.make("one") if custom else pod("one", schedulerName="nobody")
+    created = await api.create(resource, ns, body)
+    path = url(resource, ns, "one")
+    bad = {**created, "spec": {**created["spec"], "bogus": 1}}
+    status = await api.refused(400, "PUT", path, bad, fieldValidation="Strict")
+    assert 'strict decoding error: unknown field "spec.bogus"' in status["message"]
+    operation = [{"op": "add", "path": "/spec/bogus", "value": 1}]
+    for patch, kind in (({"spec": {"bogus": 1}}, MERGE), (operation, JSON_PATCH)):
+        status = await api.refused(422, "PATCH", path, patch, content_type=kind, fieldValidation="Strict")
+        assert 'strict decoding error: unknown field "spec.bogus"' in status["message"]
+        assert [cause["field"] for cause in status["details"]["causes"]] == ["patch"]
+
+
+@pytest.mark.parametrize("validation", ["Strict", "Warn", "Ignore"])
+@behaviour(
+    "apply-undeclared-500",
+    "Server-side apply of an unknown field, a wrong type or a doubled key is 500, whatever fieldValidation says.",
+)
+async def test_apply_undeclared(api: Client, ns: str, gadgets: Gadgets, validation: str) -> None:
+    await api.create(gadgets.resource, ns, gadgets.make("old"))
+    params = {"fieldManager": "anna", "fieldValidation": validation}
+    for name in ("old", "new"):
+        for spec, path in (
+            ({"bogus": 1}, ".spec.bogus"),
+            ({"size": "x"}, ".spec.size"),
+            ({"parts": [{"name": "a"}, {"name": "a"}]}, ".spec.parts"),
+        ):
+            body = gadgets.make(name, spec)
+            answer = await api.send("PATCH", url(gadgets.resource, ns, name), body, content_type=APPLY, **params)
+            assert answer.status == 500
+            assert f"failed to create typed patch object (/{name}; " in answer.body["message"]
+            assert f"{path}: " in answer.body["message"]
+    answer = await api.send(
+        "PATCH", url("configmaps", ns, "one"), {**config_map("one"), "bogus": 1}, content_type=APPLY, **params
+    )
+    assert answer.status == 500
 
 
 @behaviour("option-values-checked", "An unknown value of fieldValidation or dryRun is refused naming the option.")

@@ -133,8 +133,9 @@ async def test_timeout(api: Client, ns: str) -> None:
     "watch-bookmarks", "With allowWatchBookmarks a bookmark with nothing but the resourceVersion comes before the end."
 )
 async def test_bookmarks(api: Client, ns: str) -> None:
-    version = await version_of(api, "configmaps", ns)
-    params = {"resourceVersion": version, "allowWatchBookmarks": True, "timeoutSeconds": 3, "labelSelector": "no=such"}
+    # A real server bookmarks only what its cache has seen: the object just made, not everybody's latest write.
+    version = (await api.create("configmaps", ns, config_map("seen")))["metadata"]["resourceVersion"]
+    params = {"resourceVersion": version, "allowWatchBookmarks": True, "timeoutSeconds": 4, "labelSelector": "no=such"}
     async with api.watch("configmaps", ns, **params) as watch:
         events = await watch.rest()
     assert {event["type"] for event in events} == {"BOOKMARK"}

@@ -72,9 +72,10 @@ class StatusError(Exception):
             "metadata": {},
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         }
+        if self.reason:
+            status["reason"] = self.reason
         if details:
             status["details"] = details
         return status
@@ -123,6 +124,18 @@ def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> S
     if group:
         details["group"] = group
     return StatusError(422, "Invalid", f'{qualified} "{name}" is invalid: {listed}', details=details)
+
+
+def undecodable_patch(patched: Object, why: str) -> StatusError:
+    """The object that a patch left can't be read; the real server's answer has neither name nor kind."""
+    error = FieldError("patch", why, value=json.dumps(patched, separators=(",", ":"), default=str))
+    return StatusError(422, "Invalid", f' "" is invalid: {error}', details={"causes": [error.cause()]})
+
+
+def undeclared(kind: str, api_version: str, name: str, why: str) -> StatusError:
+    """What was applied doesn't fit the schema: 500 without a reason, as the real server has it."""
+    version = api_version if "/" in api_version else f"/{api_version}"
+    return StatusError(500, "", f"failed to create typed patch object (/{name}; {version}, Kind={kind}): {why}")
 
 
 def bad_request(message: str) -> StatusError:

@@ -8,17 +8,16 @@ from evenflow_contract import labels
 from evenflow_operator.adapters import views
 from evenflow_operator.adapters.kube import (
     JSON,
+    JSON_PATCH,
     LIST_TIMEOUT_SECONDS,
     MERGE_PATCH,
     STRATEGIC_MERGE_PATCH,
     KubeClient,
 )
 from evenflow_operator.api.names import GROUP, PLURAL, VERSION
-from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
 
-STATUS_FIELDS = tuple(field.alias or name for name, field in LLMServingPoolStatus.model_fields.items())
 METADATA_ONLY = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 PAGE = 500
 
@@ -63,10 +62,13 @@ class KubeCluster:
         return record, status if isinstance(status, Mapping) else {}
 
     async def patch_pool_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
-        # A merge patch leaves what it doesn't name: figures that are no longer known must go.
-        body = {"metadata": {"uid": uid}, "status": {**dict.fromkeys(STATUS_FIELDS), **status}}
+        # A merge patch leaves what it doesn't name, and the API server looks at no uid in a patch of a custom /status.
+        body: list[Mapping[str, Any]] = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/status", "value": dict(status)},
+        ]
         await self._client.request(
-            "PATCH", _path("pools", namespace, name, "status"), body=body, content_type=MERGE_PATCH
+            "PATCH", _path("pools", namespace, name, "status"), body=body, content_type=JSON_PATCH
         )
 
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]:

@@ -21,7 +21,7 @@ MAX_ENDPOINTS = 100
 class EndpointSliceController(ControlLoop[tuple[str, str]]):
     """Key: namespace and name of a Service."""
 
-    watched = ("services", "pods", SLICES)
+    watched = ("services", "pods", "nodes", SLICES)
 
     def touched(self, event: StoreEvent, before: View | None) -> list[tuple[str, str]]:
         namespace = event.object["metadata"].get("namespace", "")
@@ -30,6 +30,9 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
         if event.resource == SLICES:
             service = (event.object["metadata"].get("labels") or {}).get(SERVICE_NAME)
             return [(namespace, service)] if service else []
+        if event.resource == "nodes":
+            changed = before is not None and event.type == "MODIFIED"
+            return [] if changed else self._concerned(event.object["metadata"]["name"])
         if event.resource != "pods":
             return []
         # The labels before count too: a relabelled pod must leave the slices that its new labels no longer match.
@@ -39,6 +42,13 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
             for service in self.mirror.values("services", namespace)
             if any(_selects(service["spec"].get("selector"), pod) for pod in seen)
         ]
+
+    def _concerned(self, node: str) -> list[tuple[str, str]]:
+        """Services whose pods may be on this node, which has come or gone."""
+        spaces = {
+            pod["metadata"]["namespace"] for pod in self.mirror.values("pods") if pod["spec"].get("nodeName") == node
+        }
+        return [key for key in self.initial() if key[0] in spaces]
 
     def initial(self) -> list[tuple[str, str]]:
         return [
@@ -54,7 +64,13 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
         selector = service["spec"].get("selector")
         if not selector or service["spec"].get("type") == "ExternalName":
             return
-        pods = [pod for pod in self.mirror.values("pods", namespace) if _selects(selector, pod) and _is_endpoint(pod)]
+        # A pod without a node, or on one that doesn't exist, is left out unless readiness doesn't count.
+        anywhere = bool(service["spec"].get("publishNotReadyAddresses"))
+        pods = [
+            pod
+            for pod in self.mirror.values("pods", namespace)
+            if _selects(selector, pod) and _is_endpoint(pod) and (anywhere or self._has_node(pod))
+        ]
         current = [piece for piece in self.mirror.values(SLICES, namespace) if _belongs(piece, service)]
         wanted = {piece["metadata"]["name"]: piece for piece in _slices(service, pods, current)}
         found = {piece["metadata"]["name"]: piece for piece in current}
@@ -65,6 +81,9 @@ class EndpointSliceController(ControlLoop[tuple[str, str]]):
                 self.api.merge_patch(SLICES, namespace, slice_name, patch)
         for slice_name in found.keys() - wanted.keys():
             self.api.delete(SLICES, namespace, slice_name, uid=found[slice_name]["metadata"]["uid"])
+
+    def _has_node(self, pod: View) -> bool:
+        return self.mirror.get("nodes", "", pod["spec"].get("nodeName") or "") is not None
 
 
 def _selects(selector: Mapping[str, str] | None, pod: View) -> bool:

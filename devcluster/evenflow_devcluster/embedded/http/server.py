@@ -124,7 +124,8 @@ class ApiServer:
                 return _json_response(encoded(discovery.aggregated(registry, core)), discovery.AGGREGATED)
             return _json_response(encoded(discovery.api_versions() if core else discovery.group_list(registry)))
         if path == "/openapi/v3":
-            return _json_response(encoded(self._openapi.index()))
+            # Untyped, as the real server has it.
+            return web.Response(body=encoded(self._openapi.index()), content_type="text/plain")
         if path.startswith("/openapi/v3/"):
             parts = parts[2:]
         groups = registry.groups()
@@ -203,9 +204,9 @@ class ApiServer:
         if verb == "patch" and content_type not in _PATCH_TYPES:
             raise unsupported_media_type(content_type, _PATCH_TYPES)
         body = decoded(await request.read(), content_type, caller.validation)
+        if verb in ("patch", "update") and not target.name:
+            raise bad_request("name must be provided") if resource.custom else method_not_allowed()
         if verb == "patch":
-            if not target.name:
-                raise method_not_allowed()
             if content_type == APPLY and not request.query.get("fieldManager"):
                 raise bad_request(
                     'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch'
@@ -215,8 +216,6 @@ class ApiServer:
         if not isinstance(body, dict):
             raise bad_request("the body must be one object")
         if verb == "update":
-            if not target.name:
-                raise method_not_allowed()
             obj = api.update(resource, target.key, body, caller, subresource=target.subresource)
             return self._stored(target, obj, shape)
         if target.name or target.subresource:

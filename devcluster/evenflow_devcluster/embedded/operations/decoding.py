@@ -1,6 +1,6 @@
 """From a body to an object of the resource: does it belong to the request, and is it of the right types?"""
 
-from evenflow_devcluster.embedded.errors import bad_request
+from evenflow_devcluster.embedded.errors import bad_request, undeclared, undecodable_patch
 from evenflow_devcluster.embedded.jsonvalues import Object
 from evenflow_devcluster.embedded.kinds.resources import Resource
 from evenflow_devcluster.embedded.operations.caller import Caller
@@ -38,18 +38,42 @@ def checked_envelope(resource: Resource, obj: Object, namespace: str, name: str 
     return metadata
 
 
-def clean(resource: Resource, obj: Object, caller: Caller) -> None:
-    """What decoding does on the real server: nulls of built-in types and unknown fields go, wrong types are 400."""
+def clean(resource: Resource, obj: Object, caller: Caller, *, patched: bool = False) -> None:
+    """What decoding does on the real server: nulls of built-in types and unknown fields go, wrong types are 400.
+
+    What a patch has made of an object (`patched`) is refused with 422 instead.
+    """
+
+    def refuse(why: str) -> Exception:
+        if patched:
+            return undecodable_patch(obj, why)
+        return bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}'
+        )
+
     drop_nulls(obj if not resource.custom else obj["metadata"])
     unknown: list[str] = []
     prune(obj, resource.schema, unknown.append)
     if unknown and caller.validation != "Ignore":
         texts = [f'unknown field "{path}"' for path in unknown[:MAX_ERRORS]]
         if caller.validation == "Strict":
-            raise bad_request("strict decoding error: " + ", ".join(texts))
+            raise refuse("strict decoding error: " + ", ".join(texts))
         for text in texts:
             caller.warn(text)
     mistyped = [error for error in validate(obj, resource.decoding) if error.kind == "TypeInvalid"]
     if mistyped:
-        message = f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}'
-        raise bad_request(f"{message}: {mistyped[0]}")
+        raise refuse(str(mistyped[0]))
+
+
+def check_applied(resource: Resource, config: Object, name: str) -> None:
+    """Raise if what is applied server-side doesn't fit the schema, by which its fields are owned: even with Ignore."""
+    unknown: list[str] = []
+    prune(config, resource.schema, unknown.append)
+    problems = [f".{path}: field not declared in schema" for path in unknown]
+    for error in validate(config, resource.schema):
+        if error.kind == "TypeInvalid":
+            problems.append(f".{error.path}: {error.message}")
+        elif error.kind == "Duplicate":
+            problems.append(f".{error.path.rpartition('[')[0]}: duplicate entries for key {error.value}")
+    if problems:
+        raise undeclared(resource.kind, resource.api_version, name, problems[0])

@@ -17,7 +17,7 @@ from evenflow_devcluster.embedded.errors import (
 from evenflow_devcluster.embedded.jsonvalues import Clock, Object, copied, timestamp
 from evenflow_devcluster.embedded.kinds.registry import Registry
 from evenflow_devcluster.embedded.kinds.resources import Resource
-from evenflow_devcluster.embedded.operations.caller import Caller, ignore
+from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.operations.changes import (
     finalizer_errors,
     releasable,
@@ -26,12 +26,12 @@ from evenflow_devcluster.embedded.operations.changes import (
     specified,
     unwritten,
 )
-from evenflow_devcluster.embedded.operations.decoding import checked_envelope, clean
+from evenflow_devcluster.embedded.operations.decoding import check_applied, checked_envelope, clean
 from evenflow_devcluster.embedded.patching import ownership
 from evenflow_devcluster.embedded.patching.apply import apply
 from evenflow_devcluster.embedded.patching.fieldsets import field_values
 from evenflow_devcluster.embedded.patching.ownership import APPLY, UPDATE, Managed, Owner
-from evenflow_devcluster.embedded.schema.pruning import drop_nulls, prune
+from evenflow_devcluster.embedded.schema.pruning import drop_nulls
 from evenflow_devcluster.embedded.schema.validation import MAX_ERRORS, validate
 from evenflow_devcluster.embedded.store.memory import Key, Store, key_of
 from evenflow_devcluster.embedded.syntax.naming import generated_name, metadata_errors, name_errors
@@ -160,8 +160,8 @@ class Writer:
             error = FieldError("metadata.resourceVersion", "must be specified for an update", value=0)
             raise invalid(resource.kind, resource.group, key[1], [error])
         given = metadata.get("managedFields")
-        clean(resource, new, caller)
-        metadata = self._checked(resource, live, new)
+        clean(resource, new, caller, patched=not replace)
+        metadata = self._checked(resource, live, new, subresource, replace=replace)
         if given is not None and given != live["metadata"].get("managedFields"):
             managed = ownership.read(given)
         else:
@@ -184,7 +184,7 @@ class Writer:
         if given.get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
         drop_nulls(wanted)
-        clean(resource, wanted, caller)
+        check_applied(resource, wanted, key[1])
         managed = ownership.read(live["metadata"].get("managedFields"))
         new, owned = apply(
             {**live, "apiVersion": resource.api_version},
@@ -197,7 +197,7 @@ class Writer:
             force=caller.force,
             skip=unwritten(resource, wanted, subresource),
         )
-        self._checked(resource, live, new)
+        self._checked(resource, live, new, subresource)
         return self._store_update(resource, key, live, new, subresource, caller, lambda: owned, False)
 
     def apply_create(self, resource: Resource, namespace: str, config: Object, caller: Caller) -> Object:
@@ -207,24 +207,33 @@ class Writer:
         drop_nulls(wanted)
         if (wanted.get("metadata") or {}).get("managedFields"):
             raise bad_request("metadata.managedFields must be nil")
+        check_applied(resource, wanted, wanted["metadata"]["name"])
         obj = self.prepare(resource, namespace, wanted, caller, owner=owner)
-        prune(wanted, resource.schema, ignore)
         paths = frozenset(field_values(wanted, resource.schema, skip=unwritten(resource, wanted, "")))
         held = {owner: ownership.Ownership(paths, resource.api_version, self.now())}
         obj["metadata"]["managedFields"] = ownership.write(held)
         return obj
 
-    def _checked(self, resource: Resource, live: Object, new: Object) -> Object:
-        """Preconditions in the body, then the metadata that only the server writes."""
+    def _checked(
+        self, resource: Resource, live: Object, new: Object, subresource: str, *, replace: bool = False
+    ) -> Object:
+        """Preconditions in the body, then the metadata that only the server writes.
+
+        Another object's uid is a failed precondition in a PUT, a changed field in a patch, and not looked at where
+        nothing but the status is taken: in a patch of a custom resource's /status.
+        """
         metadata: Object = new["metadata"]
         current = live["metadata"]
         version = metadata.get("resourceVersion")
         if version and version != current["resourceVersion"]:
             raise modified(resource.qualified, current["name"])
         uid = metadata.get("uid")
-        if uid and uid != current["uid"]:
+        if uid and uid != current["uid"] and replace:
             why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {current['uid']}"
             raise conflict(resource.qualified, current["name"], why)
+        if uid and uid != current["uid"] and not (resource.custom and subresource == "status"):
+            error = FieldError("metadata.uid", "field is immutable", value=uid)
+            raise invalid(resource.kind, resource.group, current["name"], [error])
         for field in _SYSTEM_METADATA:
             if field in current:
                 metadata[field] = current[field]
