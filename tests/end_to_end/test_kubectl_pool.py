@@ -42,6 +42,7 @@ async def test_the_life_of_a_pool_by_kubectl(stack: Stack) -> None:
     header, row = (await kubectl(stack, namespace, "get", "llmpool")).splitlines()
     assert header.split() == ["NAME", "MODEL", "DESIRED", "READY", "SEVERITY", "EVICTIONS", "MODE", "AGE"]
     assert row.split()[:4] == ["tiny", "tiny", "2", "2"]
+    assert 0 <= float(row.split()[4]) < 1, "evictions per completion, not millionths"
     described = await kubectl(stack, namespace, "describe", "llmpool", "tiny")
     for text in ("AllSlotsReady", "CreateService", "SlotReady", "evenflow-operator"):
         assert text in described
