@@ -21,6 +21,7 @@ from evenflow_worker.vllm.steering import Steering
 
 COMPLETED = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION"})
 CAN_RUN = frozenset({"WAITING", "PREEMPTED"})
+WITHOUT_MEMORY = CAN_RUN | {"WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"}
 
 
 class Hooks:
@@ -109,8 +110,9 @@ class Hooks:
                 block_size=scheduler.block_size,
             ):
                 steering.sort(scheduler.running)
+            skipped = self._skipped()
             if scheduler.lora_config is not None:
-                self._hold_back_for_due()
+                self._hold_back_for_due(skipped)
             self._queue.gate = self._gate
         except Exception:
             self._queue.gate = None
@@ -151,11 +153,26 @@ class Hooks:
             self._accounted = index + 1
             self.steering.admitted(running[index], idle=index == 0)
 
-    def _hold_back_for_due(self) -> None:
+    def _skipped(self) -> Iterable[Any]:
+        """What vLLM skipped in earlier passes and still waits; after this it waits in our queue.
+
+        Up to 0.30 vLLM keeps such requests in a list of its own that it asks first, past order and cap. Those that hold
+        no memory are taken back from it.
+        """
+        listed = getattr(self.scheduler, "skipped_waiting", None)
+        if listed is None:
+            deferred: Iterable[Any] = self.scheduler.deferred_waiting
+            return deferred
+        ours = [request for request in listed if request.status.name in WITHOUT_MEMORY]
+        if ours:
+            listed.remove_requests(ours)
+            self._queue.prepend_requests(ours)
+        return ours
+
+    def _hold_back_for_due(self, skipped: Iterable[Any]) -> None:
         """Requests that the LoRA limit keeps out are skipped in every pass, however old: once due, nobody new enters
         before them, so that the adapters in use run out."""
-        scheduler, steering = self.scheduler, self.steering
-        skipped: Iterable[Any] = getattr(scheduler, "deferred_waiting", getattr(scheduler, "skipped_waiting", ()))
+        steering = self.steering
         due = [
             request
             for request in skipped

@@ -149,9 +149,11 @@ class Steering:
             if record is None:
                 self.register(request)
                 record = getattr(request, ATTRIBUTE)
-            elif record.prompt != request.num_prompt_tokens:
-                record.prompt = int(request.num_prompt_tokens)
-                record.limit = float(max(min(request.max_tokens, self._max_model_len - record.prompt), 1))
+            else:
+                if record.prompt != request.num_prompt_tokens:
+                    record.prompt = int(request.num_prompt_tokens)
+                    record.limit = float(max(min(request.max_tokens, self._max_model_len - record.prompt), 1))
+                # It wasn't in the queue when a new policy was applied.
                 self._measure(request)
             key = self._key_of(record)
         except Exception:
