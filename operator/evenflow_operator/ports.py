@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_contract.worker_state import WorkerLengths, WorkerState
 from evenflow_operator.api.pool import LLMServingPool
-from evenflow_operator.core.snapshot import PodView, Reading, ServiceView
+from evenflow_operator.core.snapshot import PodView, Reading, ReplicaWriter, ServiceView
 
 Key = tuple[str, str]
 """Namespace and name of a pool."""
@@ -84,6 +84,8 @@ class PoolRecord:
     deleting: bool
     pool: LLMServingPool | None
     problem: str | None
+    replica_writers: tuple[ReplicaWriter, ...] = ()
+    """Who set the number of replicas that stands there, by managedFields."""
 
     @property
     def key(self) -> Key:
@@ -154,6 +156,10 @@ class Cluster(Protocol):
 
     async def patch_pool_status(self, namespace: str, name: str, uid: str, status: Mapping[str, Any]) -> None:
         """Replace the whole status. A pool of another uid under the same name is refused with 422 or 409."""
+        ...
+
+    async def scale_pool(self, namespace: str, name: str, replicas: int, resource_version: str) -> None:
+        """Write `spec.replicas` through the scale subresource; a pool that has changed since is refused with 409."""
         ...
 
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]: ...

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from evenflow_operator.core.plan import ScalingFigures
+
 LATENCY_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "evenflow_operator_"
@@ -59,6 +61,26 @@ class Telemetry:
             ["kind"],
             registry=self.registry,
         )
+        labels = ["namespace", "pool"]
+        self._loads = Gauge(
+            f"{PREFIX}autoscaling_load_ratio",
+            "Load of a pool with autoscaling, by resource: 1 is every replica in full use.",
+            [*labels, "resource"],
+            registry=self.registry,
+        )
+        self._called_for = Gauge(
+            f"{PREFIX}autoscaling_replicas_called_for",
+            "Replicas that the load calls for, whatever the bounds.",
+            labels,
+            registry=self.registry,
+        )
+        self._drain = Gauge(
+            f"{PREFIX}autoscaling_queue_drain_seconds",
+            "Time until what waits is served at the present rate of arrivals; +Inf: never.",
+            labels,
+            registry=self.registry,
+        )
+        self._scaled: dict[tuple[str, str], ScalingFigures] = {}
         self._restarts = Counter(f"{PREFIX}watch_restarts_total", "Restarts of the watches.", registry=self.registry)
 
     def reconciled(self, seconds: float, waited: float) -> None:
@@ -82,6 +104,22 @@ class Telemetry:
 
     def watch_restarted(self) -> None:
         self._restarts.inc()
+
+    def scaling(self, key: tuple[str, str], figures: ScalingFigures | None) -> None:
+        """What the autoscaler sees of a pool. None: it sees nothing, so that nothing stands there as if it were new."""
+        before = self._scaled.pop(key, None)
+        if before is not None and figures is None:
+            for name in before.loads:
+                self._loads.remove(*key, name)
+            self._called_for.remove(*key)
+            self._drain.remove(*key)
+        if figures is None:
+            return
+        self._scaled[key] = figures
+        for name, share in figures.loads.items():
+            self._loads.labels(*key, name).set(share)
+        self._called_for.labels(*key).set(figures.replicas)
+        self._drain.labels(*key).set(figures.drain_seconds)
 
     def gauge(self, name: str, read: Callable[[], float]) -> None:
         """One of GAUGES, read when somebody scrapes."""

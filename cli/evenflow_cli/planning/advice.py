@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from evenflow_cli.planning.admission_advice import admission_advice, watermark_advice
-from evenflow_cli.planning.capacity import RESOURCE_NAMES
 from evenflow_cli.planning.placements import SEGREGATED, Candidate
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.trim_advice import trims_advice
@@ -11,6 +10,7 @@ from evenflow_cli.planning.wording import Advice, kv_binds, memory_free, per_min
 from evenflow_operator.api.enums import PlacementStrategy
 from evenflow_operator.api.names import MAX_REPLICAS
 from evenflow_operator.core.placement.search import OK_BELOW, TOLERATED_IMBALANCE
+from evenflow_operator.core.scaling.engine import RESOURCE_NAMES
 
 FULL_QUEUE = 0.9
 """Share of the sustainable rate from which queues are long for want of any reserve."""

@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 from evenflow_cli.planning.admission import GroupAdmission, Measure, Trims
-from evenflow_cli.planning.capacity import RESOURCES, Load
 from evenflow_cli.planning.placements import Candidate, Group
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.subject import Subject, TraceFacts
@@ -17,6 +16,7 @@ from evenflow_operator.api.enums import AdmissionMode
 from evenflow_operator.core.caps import LOOSEST, TIGHTEST
 from evenflow_operator.core.placement.lengths import ENOUGH_REQUESTS, class_shares, law_of, observed_law
 from evenflow_operator.core.placement.severity_cache import ClassLaw, length_mix
+from evenflow_operator.core.scaling.engine import RESOURCES, Load
 
 VERSION = 1
 DIGITS = 6

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from evenflow_cli.planning.capacity import RESOURCES, Resource
 from evenflow_cli.planning.document import classes_of
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.table import short
@@ -15,6 +14,7 @@ from evenflow_model.congestion import simulate as simulate_flow
 from evenflow_model.lengths import LengthMix
 from evenflow_operator.core.caps import ACT_ABOVE
 from evenflow_operator.core.placement.search import OK_BELOW
+from evenflow_operator.core.scaling.engine import RESOURCES, Resource
 
 COLOURS = ("#1f6f5c", "#4f86b5", "#c99a2e", "#7a6c9d", "#9d4e74", "#8aa05a", "#b3482f", "#555555")
 GOOD, FAIR, BAD = "#1f6f5c", "#c99a2e", "#b3482f"

@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from evenflow_cli.planning.admission import GroupAdmission, enough_share
-from evenflow_cli.planning.capacity import RESOURCES, Load
 from evenflow_cli.planning.document import classes_of
 from evenflow_cli.planning.placements import Candidate
 from evenflow_cli.planning.plan import PoolPlan
 from evenflow_cli.planning.wording import Advice, per_minute
 from evenflow_operator.core.caps import ACT_ABOVE
 from evenflow_operator.core.placement.search import OK_BELOW
+from evenflow_operator.core.scaling.engine import RESOURCES, Load
 
 WIDTH = 100
 

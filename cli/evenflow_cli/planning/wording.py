@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from evenflow_cli.planning.capacity import RESOURCE_NAMES
 from evenflow_cli.planning.plan import PoolPlan
+from evenflow_operator.core.scaling.engine import RESOURCE_NAMES
 
 Topic = Literal["memory", "placement", "admission", "watermark", "trims", "replicas"]
 

@@ -14,7 +14,7 @@ from evenflow_operator.adapters.kube import (
     STRATEGIC_MERGE_PATCH,
     KubeClient,
 )
-from evenflow_operator.api.names import GROUP, PLURAL, VERSION
+from evenflow_operator.api.names import GROUP, PLURAL, SCALE_MANAGER, VERSION
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
 
@@ -69,6 +69,16 @@ class KubeCluster:
         ]
         await self._client.request(
             "PATCH", _path("pools", namespace, name, "status"), body=body, content_type=JSON_PATCH
+        )
+
+    async def scale_pool(self, namespace: str, name: str, replicas: int, resource_version: str) -> None:
+        body = {"metadata": {"resourceVersion": resource_version}, "spec": {"replicas": replicas}}
+        await self._client.request(
+            "PATCH",
+            _path("pools", namespace, name, "scale"),
+            query=[("fieldManager", SCALE_MANAGER)],
+            body=body,
+            content_type=MERGE_PATCH,
         )
 
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]:

@@ -12,7 +12,7 @@ from evenflow_contract.errors import ContractError
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.api.errors import SpecError
 from evenflow_operator.api.pool import LLMServingPool
-from evenflow_operator.core.snapshot import PodPhase, PodView, ServicePort, ServiceView
+from evenflow_operator.core.snapshot import PodPhase, PodView, ReplicaWriter, ServicePort, ServiceView
 from evenflow_operator.ports import Identity, NodeRecord, PodRecord, PoolRecord, ServiceRecord, SliceRecord
 
 MAX_SLOT = 1_000_000
@@ -48,6 +48,18 @@ def pool_record(obj: Any) -> PoolRecord | None:
         deleting=bool(meta.get("deletionTimestamp")),
         pool=pool,
         problem=problem,
+        replica_writers=_replica_writers(meta.get("managedFields")),
+    )
+
+
+def _replica_writers(entries: Any) -> tuple[ReplicaWriter, ...]:
+    """The owners of `spec.replicas` in managedFields."""
+    return tuple(
+        ReplicaWriter(
+            _text(entry, "manager"), _text(entry, "operation"), _text(entry, "subresource"), _time(entry.get("time"))
+        )
+        for entry in (entries if isinstance(entries, list) else ())
+        if "f:replicas" in _mapping(_mapping(entry, "fieldsV1"), "f:spec")
     )
 
 

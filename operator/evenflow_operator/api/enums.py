@@ -120,7 +120,7 @@ class DecisionType(ApiEnum):
     POLICY = "Policy"
     """Ordering, victim, aging, predictor or priors are written."""
     SCALE = "Scale"
-    """A drain for a scale-down begins."""
+    """The built-in autoscaler writes replicas, or a drain for a scale-down begins."""
     ROLLOUT = "Rollout"
     """A drain for a rollout begins."""
     CREATE_SERVICE = "CreateService"

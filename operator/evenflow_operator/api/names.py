@@ -14,6 +14,8 @@ SINGULAR: Final = "llmservingpool"
 SHORT_NAME: Final = "llmpool"
 CATEGORY: Final = "evenflow"
 CRD_NAME: Final = f"{PLURAL}.{GROUP}"
+SCALE_MANAGER: Final = "evenflow-autoscaler"
+"""The field manager under which the built-in autoscaler writes replicas."""
 
 MAX_REPLICAS: Final = 1000
 MAX_STATIC_SLOTS: Final = 128
@@ -43,6 +45,7 @@ __all__ = [
     "MICRO",
     "NAME_PATTERN",
     "PLURAL",
+    "SCALE_MANAGER",
     "SHORT_NAME",
     "SINGULAR",
     "VERSION",

@@ -21,6 +21,10 @@ from evenflow_operator.core.pods.patches import patches, pushes
 from evenflow_operator.core.pods.render import PodRequest, render_pod
 from evenflow_operator.core.readings.rates import renewed_rates
 from evenflow_operator.core.requeue import requeue_after
+from evenflow_operator.core.scaling.policy import Scaling, scaled
+from evenflow_operator.core.scaling.samples import renewed_history
+from evenflow_operator.core.scaling.slots import nominal_calibration, slot_uses
+from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.services import services
 from evenflow_operator.core.slots.drains import Drains, drains
 from evenflow_operator.core.slots.refill import Refill, create_command, failures_of, refill
@@ -71,6 +75,9 @@ def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
         rates=renewed_rates(snapshot, own),
         observed=observed,
         observed_at=observed_at,
+        scaling=ScalingState()
+        if spec.autoscaling is None
+        else replace(memory.scaling, history=renewed_history(snapshot, own, spec.metrics.interval_seconds)),
     )
     return replace(snapshot, memory=memory)
 
@@ -78,7 +85,8 @@ def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
 def _outcome(situation: Situation, cache: SeverityCache) -> Outcome:
     filled = refill(situation)
     drained = drains(situation, lambda slot: loss_of(situation, slot))
-    assignment = assign(situation, _leaving(situation, drained), situation.snapshot.memory.observed, cache)
+    leaving = _leaving(situation, drained)
+    assignment = assign(situation, leaving, situation.snapshot.memory.observed, cache)
     caps = _caps(situation, assignment)
     admissions = {slot: outcome.admission for slot, outcome in caps.items()}
     deletes = (*filled.deletes, *drained.deletes)
@@ -86,6 +94,7 @@ def _outcome(situation: Situation, cache: SeverityCache) -> Outcome:
     patched = patches(situation, assignment, drained, admissions, deleted)
     served = services(situation)
     creates = _creates(situation, filled, assignment, admissions)
+    scaling = _scaling(situation, assignment, leaving)
     pushed = pushes(situation, deleted | {patch.command.uid for patch in patched})
     commands: tuple[Command, ...] = (
         *served.commands,
@@ -94,11 +103,23 @@ def _outcome(situation: Situation, cache: SeverityCache) -> Outcome:
         *(patch.command for patch in patched),
         *pushed,
     )
+    if scaling is not None and scaling.command is not None:
+        commands = (*commands, scaling.command)
     decisions: list[Decision] = [*served.decisions, *assignment.decisions]
     decisions += [command.decision for command in deletes]
     decisions += [command.decision for command in creates]
     decisions += [one for patch in patched for one in patch.decisions]
-    return Outcome(filled, drained, assignment, caps, served, commands, merged(decisions))
+    decisions += [scaling.command.decision] if scaling is not None and scaling.command is not None else []
+    return Outcome(filled, drained, assignment, caps, served, scaling, commands, merged(decisions))
+
+
+def _scaling(situation: Situation, assignment: Assignment, leaving: frozenset[int]) -> Scaling | None:
+    spec = situation.spec
+    if spec.autoscaling is None:
+        return None
+    classes = {slot: assignment.classes.get(slot, ()) for slot in situation.slots - leaving}
+    slots = slot_uses(situation, classes, assignment.figures)
+    return scaled(situation, spec.autoscaling, slots, nominal_calibration(spec), lambda slot: loss_of(situation, slot))
 
 
 def _leaving(situation: Situation, drained: Drains) -> frozenset[int]:
@@ -180,7 +201,10 @@ def _remember_advice(situation: Situation, outcome: Outcome) -> PoolMemory:
         if slot in outcome.caps and (state := outcome.caps[slot].state) is not None
     }
     memory = situation.snapshot.memory
-    return replace(memory, caps=caps, decisions=recorded(memory.decisions, outcome.decisions, situation.now))
+    scaling = memory.scaling if outcome.scaling is None else outcome.scaling.state
+    return replace(
+        memory, caps=caps, scaling=scaling, decisions=recorded(memory.decisions, outcome.decisions, situation.now)
+    )
 
 
 def _plan(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Plan:
@@ -189,7 +213,8 @@ def _plan(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Plan:
     news, memory = _told(complete, memory)
     status, memory = throttled(complete, memory, now)
     again = requeue_after(situation, outcome, next_write(complete, memory, now))
-    return Plan(outcome.commands, outcome.decisions, status, memory, again, news)
+    figures = None if outcome.scaling is None else outcome.scaling.figures
+    return Plan(outcome.commands, outcome.decisions, status, memory, again, news, figures)
 
 
 def _told(status: Mapping[str, Any], memory: PoolMemory) -> tuple[tuple[Notice, ...], PoolMemory]:

@@ -15,10 +15,14 @@ ADVICE = "would: "
 """How the message of a decision begins that Advisory mode only proposes."""
 BUDGET_WINDOW_SECONDS = 3600.0
 """For so long a move counts against the budget of moves."""
-KEPT_MOVES = 15
+KEPT_SCALINGS = 2
+"""Writes of the autoscaler that stand in the record for its waits' sake."""
+KEPT_MOVES = 13
 """Moves that stand in the record for the budget's sake when newer decisions of other kinds would push them out."""
 SLOTS_INPUT = "slots"
 """Input of a recorded decision: the numbers of the slots it is about, separated by commas."""
+REPLICAS_INPUT = "replicas"
+"""Input of a decision to write `spec.replicas`: the new number. It alone makes advice news, whatever the load."""
 SERVICE_INPUT = "service"
 """Input of a decision about a Service: its name."""
 
@@ -63,15 +67,22 @@ def proposed(decisions: Iterable[Decision]) -> tuple[Decision, ...]:
 
 def identity(one: Decision) -> tuple[str, str, str]:
     """What makes a decision news: its figures alone don't."""
-    return one.type, one.reason, one.message[:MAX_MESSAGE]
+    return one.type, one.reason, one.inputs.get(REPLICAS_INPUT, one.message[:MAX_MESSAGE])
 
 
 def unadvised(
     recorded: Sequence[Mapping[str, Any]], advised: frozenset[tuple[str, str, str]], decisions: Iterable[Decision]
 ) -> tuple[Decision, ...]:
     """Advice that was neither recorded nor given in the last pass: Advisory mode comes to the same again and again."""
-    known = {(record["type"], record["reason"], record.get("message", "")) for record in recorded} | advised
+    known = {_recorded_identity(record) for record in recorded} | advised
     return tuple(one for one in decisions if identity(one) not in known)
+
+
+def _recorded_identity(record: Mapping[str, Any]) -> tuple[str, str, str]:
+    inputs, message = record.get("inputs", {}), record.get("message", "")
+    # What was carried out in mode Active is no advice, so that the same may be advised again.
+    number = inputs.get(REPLICAS_INPUT) if message.startswith(ADVICE) else None
+    return record["type"], record["reason"], number or message
 
 
 def recorded(
@@ -101,12 +112,25 @@ def counts_as_move(record: Mapping[str, Any], now: float) -> bool:
     return time is not None and now - time < BUDGET_WINDOW_SECONDS and not advice
 
 
+def is_scaling(record: Mapping[str, Any]) -> bool:
+    """Whether it records that the autoscaler wrote replicas."""
+    written = record["type"] == DecisionType.SCALE.value and record["reason"] != DecisionReason.SCALE_DOWN.value
+    return written and not str(record.get("message", "")).startswith(ADVICE)
+
+
+def scaled_at(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """When the autoscaler last wrote replicas, as far as the record goes back."""
+    times = [parse_time(record["time"]) for record in records if is_scaling(record)]
+    return max((time for time in times if time is not None), default=None)
+
+
 def _newest(records: tuple[Mapping[str, Any], ...], now: float) -> tuple[Mapping[str, Any], ...]:
     surplus = len(records) - MAX_DECISIONS
     if surplus <= 0:
         return records
-    moves = [index for index, record in enumerate(records) if counts_as_move(record, now)][-KEPT_MOVES:]
-    going = set([index for index in range(len(records)) if index not in moves][:surplus])
+    kept = [index for index, record in enumerate(records) if counts_as_move(record, now)][-KEPT_MOVES:]
+    kept += [index for index, record in enumerate(records) if is_scaling(record)][-KEPT_SCALINGS:]
+    going = set([index for index in range(len(records)) if index not in kept][:surplus])
     return tuple(record for index, record in enumerate(records) if index not in going)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from evenflow_operator.core.aimd import AimdState
+from evenflow_operator.core.scaling.state import ScalingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class PoolMemory:
     observed: Mapping[str, ObservedClass] = field(default_factory=dict)
     """Observed lengths by class, renewed at most once a minute."""
     observed_at: float = 0.0
+    scaling: ScalingState = field(default_factory=ScalingState)
     decisions: tuple[Mapping[str, Any], ...] = ()
     """The last decisions as `status.decisions` has them, oldest first."""
     advised: frozenset[tuple[str, str, str]] = frozenset()

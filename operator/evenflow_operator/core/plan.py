@@ -85,7 +85,24 @@ class DeleteService:
     uid: str
 
 
-Command = CreatePod | DeletePod | PatchPod | PushConfig | PutService | DeleteService
+@dataclass(frozen=True, slots=True)
+class ScalePool:
+    """Write `spec.replicas` through the scale subresource, if the pool is still the one that was decided on."""
+
+    replicas: int
+    decision: Decision
+
+
+Command = CreatePod | DeletePod | PatchPod | PushConfig | PutService | DeleteService | ScalePool
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingFigures:
+    """What the autoscaler sees, for metrics: shares of each resource (1.0 is full), and replicas called for."""
+
+    loads: Mapping[str, float]
+    replicas: int
+    drain_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +127,5 @@ class Plan:
     requeue_after: float | None
     """Seconds until this pool must be looked at again even if nothing changes; None: only on an event."""
     notices: tuple[Notice, ...] = ()
+    scaling: ScalingFigures | None = None
+    """None while there is no autoscaling, or the load isn't known."""

@@ -79,6 +79,18 @@ class ServiceView:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaWriter:
+    """An entry of the pool's managedFields that owns `spec.replicas`."""
+
+    manager: str
+    operation: str
+    """`Update`, or `Apply` (server-side apply), whose manager sets the field again and again."""
+    subresource: str
+    """`scale`, or empty for the pool itself."""
+    at: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineCounters:
     """One engine's series at one moment. Every field may be None: an absent or NaN series is never zero.
 
@@ -140,5 +152,7 @@ class Snapshot:
     """Slots whose last create the API server refused (quota, admission, permissions), with its message."""
     admin_token_problem: str | None = None
     """Why the Secret of `adminTokenSecretRef` can't be read; None when it can or there is none."""
+    replica_writers: tuple[ReplicaWriter, ...] = ()
+    """Who set the number of replicas that stands there."""
     extra: Mapping[str, str] = field(default_factory=dict)
     """Operator-level facts: `simulated_image`, `worker_image`, `metrics_source`, `admin_write` (`open` or absent)."""

@@ -20,6 +20,7 @@ from evenflow_operator.core.plan import (
     PatchPod,
     PushConfig,
     PutService,
+    ScalePool,
 )
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.engine.cache import Cache
@@ -94,6 +95,7 @@ class Actor:
         for group in (services, patches, deletes):
             await self._all(record, group, outcome)
         await self._batches(record, creates, outcome)
+        await self._all(record, [command for command in commands if isinstance(command, ScalePool)], outcome)
         return outcome
 
     async def _all(self, record: PoolRecord, commands: Iterable[Command], outcome: Outcome) -> bool:
@@ -148,6 +150,8 @@ class Actor:
             await self._put_service(record, command)
         elif isinstance(command, DeleteService):
             await self._delete_service(record, command)
+        elif isinstance(command, ScalePool):
+            await self._scale_pool(record, command)
 
     # --- pods ----------------------------------------------------------------------------------------------------
 
@@ -243,6 +247,12 @@ class Actor:
         else:
             self._expectations.uncertain(record.key, what, name)
 
+    # --- the pool ------------------------------------------------------------------------------------------------
+
+    async def _scale_pool(self, record: PoolRecord, command: ScalePool) -> None:
+        """Nobody else may have written the pool since: not the user, and no other autoscaler."""
+        await self._cluster.scale_pool(record.namespace, record.name, command.replicas, record.resource_version)
+
     # --- services ------------------------------------------------------------------------------------------------
 
     async def _put_service(self, record: PoolRecord, command: PutService) -> None:
@@ -324,5 +334,7 @@ def _name(command: Command) -> str:
         return f"create pod {command.manifest['metadata']['name']}"
     if isinstance(command, PutService):
         return f"put Service {command.manifest['metadata']['name']}"
+    if isinstance(command, ScalePool):
+        return f"scale to {command.replicas}"
     verb = {DeletePod: "delete pod", PatchPod: "patch pod", DeleteService: "delete Service"}
     return f"{verb.get(type(command), 'push to pod')} {command.name}"

@@ -138,6 +138,7 @@ class Reconciler:
         pool.memory = refused(memory, _refused_creates(outcome), snapshot.now)
         self._report(record, decisions, outcome)
         self._tell(record, plan.notices)
+        self._telemetry.scaling(key, plan.scaling)
         if status is not None:
             await self._write_status(record, pool, status)
         self._again(key, plan, outcome)
@@ -194,6 +195,7 @@ class Reconciler:
             metrics_source_problem=self._readings.source_problem(key),
             create_refusals={slot: why for slot, why in pool.refusals.items() if slot not in filled},
             admin_token_problem=await self._pusher.token_problem(record),
+            replica_writers=record.replica_writers,
             extra=self._core.facts,
         )
 
@@ -265,6 +267,7 @@ class Reconciler:
 
     def _forget(self, key: Key) -> None:
         self._pools.pop(key, None)
+        self._telemetry.scaling(key, None)
         self._readings.forget(key)
         self._expectations.reset(key)
         self._queue.forget(key)

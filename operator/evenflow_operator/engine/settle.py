@@ -16,6 +16,7 @@ from evenflow_operator.core.plan import (
     PatchPod,
     Plan,
     PutService,
+    ScalePool,
 )
 
 _PATCHED = frozenset(
@@ -83,6 +84,8 @@ def _all_failed(decision: Decision, undone: Sequence[Command], commands: Sequenc
 
 
 def _carries_out(command: Command, decision: Decision) -> bool:
+    if isinstance(command, ScalePool):
+        return command.decision is decision
     if isinstance(command, PutService):
         return decision.inputs.get(SERVICE_INPUT) == str(command.manifest["metadata"]["name"])
     if isinstance(command, DeleteService):

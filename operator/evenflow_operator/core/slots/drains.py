@@ -122,15 +122,18 @@ def _rollout(
 def _scale_down(
     situation: Situation, under_way: Mapping[int, PodView], cancel: frozenset[int], loss: SlotLoss
 ) -> _Candidate | None:
-    if under_way or situation.surplus == 0:
+    slot = None if under_way or situation.surplus == 0 else scale_down_victim(situation, loss)
+    if slot is None:
         return None
-    candidates = [
-        slot for slot, pod in situation.filling.items() if pod.drain_started is None and situation.settled(slot)
-    ]
-    if not candidates:
-        return None
+    because = f"{situation.spec.replicas} replicas wanted, {len(situation.slots)} slots"
+    return _Candidate(slot, DecisionType.SCALE, DecisionReason.SCALE_DOWN, because)
+
+
+def scale_down_victim(situation: Situation, loss: SlotLoss) -> int | None:
+    """The slot that goes first when there are too many; None when there is none to choose from."""
     filling = situation.filling
-    slot = min(
+    candidates = [slot for slot, pod in filling.items() if pod.drain_started is None and situation.settled(slot)]
+    return min(
         candidates,
         key=lambda number: (
             situation.available(filling[number]),
@@ -138,9 +141,8 @@ def _scale_down(
             filling[number].revision == situation.revision,
             -number,
         ),
+        default=None,
     )
-    because = f"{situation.spec.replicas} replicas wanted, {len(situation.slots)} slots"
-    return _Candidate(slot, DecisionType.SCALE, DecisionReason.SCALE_DOWN, because)
 
 
 def _stuck(situation: Situation) -> str | None:

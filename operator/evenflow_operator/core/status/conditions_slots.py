@@ -106,12 +106,10 @@ def scaling_limited(situation: Situation, outcome: Outcome, memory: PoolMemory) 
     reason = ScalingLimitedReason
     if any(pod.unschedulable is not None for pod in situation.filling.values()):
         return true(reason.INSUFFICIENT_ACCELERATORS, "the cluster has no room for every replica that is wanted")
-    autoscaling = situation.spec.autoscaling
-    if autoscaling is None:
+    if outcome.scaling is None:
         return false(reason.DISABLED, "spec.autoscaling is absent: replicas are yours to set")
-    if situation.spec.replicas >= autoscaling.max_replicas:
-        return true(reason.AT_MAX_REPLICAS, f"{situation.spec.replicas} replicas, maxReplicas is reached")
-    return false(reason.WITHIN_LIMITS, f"{situation.spec.replicas} of at most {autoscaling.max_replicas} replicas")
+    limited, why, message = outcome.scaling.limited
+    return true(why, message) if limited else false(why, message)
 
 
 def _late_configs(situation: Situation, memory: PoolMemory) -> list[int]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from evenflow_operator.api.conditions import ConditionType, DegradedReason
+from evenflow_operator.api.conditions import ConditionType, DegradedReason, ScalingLimitedReason
 from evenflow_operator.api.enums import ConditionStatus
 from evenflow_operator.core.plan import Notice
 
@@ -12,9 +12,20 @@ FAILING: Mapping[str, str] = {
     ConditionType.SPEC_VALID.value: ConditionStatus.FALSE.value,
     ConditionType.METRICS_AVAILABLE.value: ConditionStatus.FALSE.value,
     ConditionType.SCHEDULER_ACTIVE.value: ConditionStatus.FALSE.value,
+    ConditionType.SCALING_LIMITED.value: ConditionStatus.TRUE.value,
 }
-UNTOLD = frozenset({DegradedReason.WAITING_FOR_GPUS.value})
-"""Part of every replacement of a pod: no failure begins with it, and none ends."""
+UNTOLD = frozenset(
+    {
+        (ConditionType.DEGRADED.value, DegradedReason.WAITING_FOR_GPUS.value),
+        *(
+            (ConditionType.SCALING_LIMITED.value, reason.value)
+            for reason in ScalingLimitedReason
+            if reason is not ScalingLimitedReason.OTHER_WRITER
+        ),
+    }
+)
+"""Part of every replacement of a pod, or of every day, or told by another condition: no failure begins with it, and
+none ends."""
 
 
 def failures(conditions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -37,7 +48,9 @@ def notices(
     after = dict(told)
     for entry in conditions:
         kind, reason, message = entry["type"], entry["reason"], entry["message"]
-        if kind not in FAILING or entry["status"] == ConditionStatus.UNKNOWN.value or reason in UNTOLD:
+        if kind not in FAILING or entry["status"] == ConditionStatus.UNKNOWN.value:
+            continue
+        if entry["status"] == FAILING[kind] and (kind, reason) in UNTOLD:
             continue
         before = told.get(kind)
         if _failing(entry):
@@ -51,4 +64,4 @@ def notices(
 
 
 def _failing(entry: Mapping[str, Any]) -> bool:
-    return FAILING.get(entry["type"]) == entry["status"] and entry["reason"] not in UNTOLD
+    return FAILING.get(entry["type"]) == entry["status"] and (entry["type"], entry["reason"]) not in UNTOLD

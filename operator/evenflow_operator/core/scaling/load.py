@@ -1,0 +1,217 @@
+"""The load of a pool: how many slots' worth of each resource its requests take, and how many slots that calls for.
+
+Slots that serve the same classes form a group, because only among them is a class's load spread evenly. All loads are
+counted at the iteration time of the target load: with fewer requests an engine iterates faster, so what runs now
+understates what the same requests would take of fewer slots (docs/design.md §5.4).
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource
+from evenflow_operator.core.scaling.samples import Usage
+
+DRAIN_SECONDS = 300.0
+"""Waiting requests should be served within this time, by what the replicas have left over."""
+TOLERANCE = 0.1
+"""A load within this part of the target is on target, as in Kubernetes' HPA; fewer slots stay below by as much."""
+NOISE = 2.0
+"""So many standard deviations of a Poisson count are taken for chance before a replica is added."""
+BUSY_REQUESTS = 2.0
+"""With fewer running requests an engine may have been idle in between: its iterations tell no iteration time."""
+CALIBRATED = 50.0
+"""Measured iteration times beyond so many times the modelled ones, or so many times below, aren't believed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUse:
+    """A slot that is to stay. `usage` is None where it isn't known: on its way, or silent."""
+
+    slot: int
+    classes: frozenset[str]
+    engine: Engine | None
+    """None while nothing is known of the lengths of its requests."""
+    max_seqs: int
+    serving: bool
+    usage: Usage | None = None
+    kv_peak: float | None = None
+    """Peak use of KV memory, 0 to 1: the measure where lengths are unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLoad:
+    """A group's demand in slots: 1.0 is one slot in full use."""
+
+    slots: frozenset[int]
+    demand: Mapping[Resource, float]
+    """Of running and arriving requests."""
+    queued: Mapping[Resource, float]
+    """Of waiting requests, spread over DRAIN_SECONDS."""
+    certain: float
+    """Share of the demand that isn't chance, 0 to 1."""
+    serving: int
+    silent: tuple[int, ...]
+    """Slots that serve, and of which nothing is known."""
+
+    @property
+    def binding(self) -> Resource:
+        return max(RESOURCES, key=lambda name: self.demand[name] + self.queued[name])
+
+    def called_for(self, target: float) -> int:
+        """Slots that the load calls for. The queue counts once every slot serves: those on their way will take it."""
+        now = len(self.slots)
+        steady = max(self.demand.values())
+        with_queue = max(self.demand[name] + self.queued[name] for name in RESOURCES)
+        queue_for_certain = max(self.certain * self.demand[name] + self.queued[name] for name in RESOURCES)
+        more = now
+        if self.certain * steady > (1 + TOLERANCE) * target * now:
+            more = max(more, _slots(steady / target))
+        if self.serving >= now and queue_for_certain > now:
+            more = max(more, _slots(with_queue))
+        if more > now or self.silent:
+            return more
+        return min(now, max(1, _slots(steady / ((1 - TOLERANCE) * target)), _slots(with_queue)))
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoad:
+    groups: tuple[GroupLoad, ...]
+    calibration: float | None
+    waiting: float
+    arrivals: float | None
+    """Requests per second."""
+
+    @property
+    def known(self) -> bool:
+        return any(group.serving > len(group.silent) for group in self.groups)
+
+    @property
+    def silent(self) -> tuple[int, ...]:
+        return tuple(sorted(slot for group in self.groups for slot in group.silent))
+
+    @property
+    def fullest(self) -> GroupLoad:
+        return max(self.groups, key=lambda group: _per_slot(group, group.binding))
+
+    def share(self, resource: Resource) -> float:
+        """Of the fullest group, 0 to 1 and above, with every slot that is to stay in service."""
+        return max(_per_slot(group, resource) for group in self.groups)
+
+    def called_for(self, target: float) -> int:
+        return sum(group.called_for(target) for group in self.groups)
+
+    @property
+    def drain_seconds(self) -> float:
+        """Until what waits is served by what serving slots have left over; infinite if they have nothing."""
+        return max(_drain_seconds(group) for group in self.groups)
+
+
+def pool_load(slots: Sequence[SlotUse], target: float, calibration: float | None, nominal: float) -> PoolLoad:
+    """`target`: share of the binding resource to aim at, 0 to 1. `nominal`: calibration to begin with (wall seconds
+    per engine second)."""
+    measured = _calibration(slots, nominal)
+    calibration = calibration if measured is None else measured
+    scale = nominal if calibration is None else calibration
+    groups: dict[frozenset[str], list[SlotUse]] = {}
+    for one in slots:
+        groups.setdefault(one.classes, []).append(one)
+    known = [one.usage for one in slots if one.usage is not None]
+    arrivals = [usage.arrivals for usage in known if usage.arrivals is not None]
+    return PoolLoad(
+        tuple(_group(members, target, scale) for members in groups.values()),
+        calibration,
+        math.fsum(usage.waiting for usage in known),
+        math.fsum(arrivals) if arrivals else None,
+    )
+
+
+def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad:
+    known = [one for one in members if one.usage is not None]
+    counted = math.fsum(one.usage.arrived for one in known if one.usage is not None)
+    return GroupLoad(
+        frozenset(one.slot for one in members),
+        _summed(_steady(one, target, scale) for one in known),
+        _summed(_queued(one, target, scale) for one in known),
+        max(0.0, 1 - NOISE / math.sqrt(counted)) if counted > 0 else 0.0,
+        sum(1 for one in members if one.serving),
+        tuple(one.slot for one in members if one.serving and one.usage is None),
+    )
+
+
+def _steady(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
+    """Shares of one slot that its running and its arriving requests take, whichever are more."""
+    usage, engine = one.usage, one.engine
+    assert usage is not None
+    if engine is None:
+        return _unmodelled(one, usage)
+    running = usage.running / _lifetime(engine)
+    at_target = engine.step_ms(target * engine.most_admitted)
+    now = engine.step_ms(min(running, engine.most_admitted))
+    admitted = running * max(1.0, at_target / now)
+    if usage.arrivals is not None:
+        admitted = max(admitted, usage.arrivals * scale * at_target / 1000.0)
+    shares = engine.shares(admitted)
+    return {**shares, "sequences": max(shares["sequences"], usage.running / one.max_seqs)}
+
+
+def _queued(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
+    usage, engine = one.usage, one.engine
+    assert usage is not None
+    if engine is None:
+        return dict.fromkeys(RESOURCES, 0.0)
+    step_s = scale * engine.step_ms(target * engine.most_admitted) / 1000.0
+    return engine.shares(usage.waiting / DRAIN_SECONDS * step_s)
+
+
+def _unmodelled(one: SlotUse, usage: Usage) -> dict[Resource, float]:
+    """Without lengths: what is in use, and as much again for as many requests as wait."""
+    requests = (usage.running + usage.waiting) / max(usage.running, 1.0)
+    return {
+        "kv": (one.kv_peak or 0.0) * requests,
+        "stepBudget": 0.0,
+        "sequences": (usage.running + usage.waiting) / one.max_seqs,
+    }
+
+
+def _calibration(slots: Iterable[SlotUse], nominal: float) -> float | None:
+    """Measured over modelled iteration time: the median of the busy engines."""
+    found = []
+    for one in slots:
+        usage, engine = one.usage, one.engine
+        if usage is None or engine is None or not usage.iterations or usage.running < BUSY_REQUESTS:
+            continue
+        modelled = engine.step_ms(min(usage.running / _lifetime(engine), engine.most_admitted)) / 1000.0
+        found.append(1.0 / usage.iterations / modelled)
+    if not found:
+        return None
+    return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(found)))
+
+
+def _lifetime(engine: Engine) -> float:
+    """Iterations that a request runs: those that generate, and those of its prefill."""
+    return engine.mean_output + engine.mean_prompt / engine.step_budget
+
+
+def _summed(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]:
+    listed = list(parts)
+    return {name: math.fsum(part[name] for part in listed) for name in RESOURCES}
+
+
+def _per_slot(group: GroupLoad, resource: Resource) -> float:
+    return (group.demand[resource] + group.queued[resource]) / len(group.slots)
+
+
+def _drain_seconds(group: GroupLoad) -> float:
+    seconds = 0.0
+    heard = group.serving - len(group.silent)
+    for name in RESOURCES:
+        if group.queued[name] > 0:
+            left = heard - group.demand[name]
+            seconds = max(seconds, group.queued[name] * DRAIN_SECONDS / left if left > 0 else math.inf)
+    return seconds
+
+
+def _slots(demand: float) -> int:
+    return math.ceil(demand - 1e-9)

@@ -1,0 +1,182 @@
+"""How many replicas the pool should have: up at once, down slowly, never on figures that aren't there."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from evenflow_operator.api.conditions import DecisionReason, ScalingLimitedReason
+from evenflow_operator.api.enums import DecisionType
+from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
+from evenflow_operator.core.decisions import REPLICAS_INPUT, decision, scaled_at
+from evenflow_operator.core.plan import ScalePool, ScalingFigures
+from evenflow_operator.core.scaling.load import GroupLoad, PoolLoad, SlotUse, pool_load
+from evenflow_operator.core.scaling.samples import window_seconds
+from evenflow_operator.core.scaling.state import ScalingState
+from evenflow_operator.core.scaling.window import highest, noted
+from evenflow_operator.core.scaling.wording import down_message, figures_of, load_words, up_message
+from evenflow_operator.core.scaling.writers import other_writer
+from evenflow_operator.core.slots.drains import SlotLoss, scale_down_victim
+from evenflow_operator.core.slots.survey import Situation
+
+STEP_FACTOR = 2
+STEP_REPLICAS = 4
+"""One step up ends at so many times the replicas, or so many more, whichever is higher (as in Kubernetes' HPA)."""
+SAID_LOW_SECONDS = 60.0
+"""The condition calls a load low that was so for this long: noise must not make it flap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """`limited` is what the condition ScalingLimited says: whether, why, and a message."""
+
+    state: ScalingState
+    limited: tuple[bool, ScalingLimitedReason, str]
+    command: ScalePool | None = None
+    figures: ScalingFigures | None = None
+
+
+def bounds_of(spec: LLMServingPoolSpec, autoscaling: Autoscaling) -> tuple[int, int]:
+    """Fewest and most replicas. Classes ask for some whatever the load: their minReplicas, and room for all of them."""
+    classes = spec.traffic_classes
+    wanted = max((entry.min_replicas for entry in classes), default=1)
+    room = math.ceil(len(classes) / spec.placement.max_classes_per_replica)
+    high = autoscaling.max_replicas
+    return min(high, max(autoscaling.min_replicas, wanted, room)), high
+
+
+def scaled(
+    situation: Situation, autoscaling: Autoscaling, slots: Sequence[SlotUse], nominal: float, loss: SlotLoss
+) -> Scaling:
+    """`slots` are those that stay; `nominal`: wall seconds per modelled engine second until measured."""
+    snapshot, replicas = situation.snapshot, situation.spec.replicas
+    reason = ScalingLimitedReason
+    state = snapshot.memory.scaling
+    unknown = replace(state, recommended=(), complete_since=None)
+    if replicas == 0:
+        return Scaling(unknown, (False, reason.DISABLED, "spec.replicas is 0: the autoscaler leaves it there"))
+    rival = other_writer(snapshot.replica_writers, snapshot.memory.decisions, situation.now)
+    if rival is not None:
+        return Scaling(unknown, (True, reason.OTHER_WRITER, rival))
+    low, high = bounds_of(situation.spec, autoscaling)
+    if not low <= replicas <= high:
+        return Scaling(unknown, *_into_bounds(replicas, low, high))
+    target = autoscaling.target_load_percent / 100
+    load = pool_load(slots, target, state.calibration, nominal) if slots else None
+    problem = _unknown(situation, load)
+    if problem is not None or load is None:
+        return Scaling(unknown, (True, reason.METRICS_UNAVAILABLE, f"{problem}: replicas stay at {replicas}"))
+    window = float(autoscaling.scale_down_stabilization_seconds)
+    called = load.called_for(target)
+    state = replace(
+        state,
+        calibration=load.calibration,
+        recommended=noted(state.recommended, situation.now, called, max(window, SAID_LOW_SECONDS)),
+        complete_since=None if load.silent else state.complete_since or situation.now,
+    )
+    figures = figures_of(load, called)
+    words = load_words(load, target)
+    command = _up(situation, load, called, high, target) if called > replicas else None
+    if command is not None:
+        return Scaling(state, (False, reason.WITHIN_LIMITS, words), command, figures)
+    if load.silent:
+        silent = ", ".join(map(str, load.silent[:8]))
+        text = f"slot {silent}: no usable figures, so replicas don't fall; {words}"
+        return Scaling(state, (True, reason.METRICS_UNAVAILABLE, text), None, figures)
+    if called > high:
+        text = f"{called} replicas would be right, {high} are the most; {words}"
+        return Scaling(state, (True, reason.AT_MAX_REPLICAS, text), None, figures)
+    if highest(state.recommended, situation.now - min(window, SAID_LOW_SECONDS)) >= replicas:
+        return Scaling(state, (False, reason.WITHIN_LIMITS, words), None, figures)
+    if replicas <= low:
+        text = f"{called} replicas would do, {low} are the fewest; {words}"
+        return Scaling(state, (True, reason.AT_MIN_REPLICAS, text), None, figures)
+    obstacle = _obstacle(situation, load, state, window, target, loss)
+    if obstacle is not None:
+        text = f"{called} replicas would do, but {obstacle}; {words}"
+        return Scaling(state, (True, reason.STABILIZING, text), None, figures)
+    return Scaling(state, (False, reason.WITHIN_LIMITS, words), _down(situation, load, target), figures)
+
+
+def _into_bounds(replicas: int, low: int, high: int) -> tuple[tuple[bool, ScalingLimitedReason, str], ScalePool]:
+    to = min(high, max(low, replicas))
+    message = f"replicas {replicas} -> {to}: spec.autoscaling and the classes allow {low} to {high}"
+    why = decision(DecisionType.SCALE, DecisionReason.OUT_OF_BOUNDS, message, **{REPLICAS_INPUT: to})
+    return (False, ScalingLimitedReason.WITHIN_LIMITS, message), ScalePool(to, why)
+
+
+def _unknown(situation: Situation, load: PoolLoad | None) -> str | None:
+    """Why nothing can be said about the load."""
+    snapshot = situation.snapshot
+    if snapshot.metrics_source_problem is not None:
+        return f"the metric source is unavailable ({snapshot.metrics_source_problem[:200]})"
+    if situation.warming:
+        return "the operator has just started, and not every engine was heard"
+    if load is None or not any(group.serving for group in load.groups):
+        return "no slot serves long enough to tell the load"
+    return None if load.known else "no engine gives usable figures"
+
+
+def _up(situation: Situation, load: PoolLoad, called: int, high: int, target: float) -> ScalePool | None:
+    """None at the upper bound, and until the last step shows in the figures."""
+    replicas = situation.spec.replicas
+    to = min(called, high, max(STEP_FACTOR * replicas, replicas + STEP_REPLICAS))
+    if to <= replicas or _just_scaled(situation):
+        return None
+    message = up_message(load, replicas, to, target)
+    inputs = {"from": replicas, REPLICAS_INPUT: to, "calledFor": called, **_inputs(load, target)}
+    return ScalePool(to, decision(DecisionType.SCALE, DecisionReason.LOAD_ABOVE_TARGET, message, slot=None, **inputs))
+
+
+def _down(situation: Situation, load: PoolLoad, target: float) -> ScalePool:
+    to = situation.spec.replicas - 1
+    message = down_message(load, to, target)
+    inputs = {"from": to + 1, REPLICAS_INPUT: to, **_inputs(load, target)}
+    return ScalePool(to, decision(DecisionType.SCALE, DecisionReason.LOAD_BELOW_TARGET, message, slot=None, **inputs))
+
+
+def _obstacle(
+    situation: Situation, load: PoolLoad, state: ScalingState, window: float, target: float, loss: SlotLoss
+) -> str | None:
+    """Why no replica is taken away now although fewer would do."""
+    replicas, now = situation.spec.replicas, situation.now
+    if highest(state.recommended, now - window) >= replicas:
+        return f"{highest(state.recommended, now - window)} were called for within {window:g} s"
+    since = state.complete_since
+    if since is None or now - since < window:
+        return f"the load must be known for {window:g} s first"
+    if situation.surplus > 0 or any(pod.drain_started is not None for pod in situation.filling.values()):
+        return "a slot is still draining"
+    if any(pod.revision != situation.revision for pod in situation.filling.values()):
+        return "a rollout is under way"
+    if _just_scaled(situation):
+        return "the last change must show in the figures first"
+    victim = scale_down_victim(situation, loss)
+    group = next((one for one in load.groups if victim in one.slots), None)
+    if group is None or not _can_spare(situation, group, victim, target):
+        return f"slot {victim}, the next to go, is needed by the classes it serves"
+    return None
+
+
+def _can_spare(situation: Situation, group: GroupLoad, victim: int | None, target: float) -> bool:
+    """A slot that doesn't serve can always go; of those that do, the others must stay below the target."""
+    pod = None if victim is None else situation.filling.get(victim)
+    return (pod is not None and not situation.available(pod)) or group.called_for(target) < len(group.slots)
+
+
+def _just_scaled(situation: Situation) -> bool:
+    at = scaled_at(situation.snapshot.memory.decisions)
+    settle = window_seconds(situation.spec.metrics.interval_seconds)
+    return at is not None and 0 <= situation.now - at < settle
+
+
+def _inputs(load: PoolLoad, target: float) -> dict[str, object]:
+    return {
+        "targetPercent": round(100 * target),
+        "boundBy": load.fullest.binding,
+        "kvPercent": 100 * load.share("kv"),
+        "stepBudgetPercent": 100 * load.share("stepBudget"),
+        "sequencesPercent": 100 * load.share("sequences"),
+        "arrivalsPerMinute": None if load.arrivals is None else 60 * load.arrivals,
+        "waiting": load.waiting,
+        "drainSeconds": load.drain_seconds,
+    }
