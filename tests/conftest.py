@@ -23,6 +23,7 @@ AREAS = {
     "devcluster": "embedded API server and its controllers",
     "devcluster_agent": "node agent, router, trace replay",
     "contract_suite": "Kubernetes behaviours, black box, against the embedded API server",
+    "chart": "Helm chart, permissions, alerts, the commands of the Dockerfile",
     "docs": "generated reference, links, references from code to docs",
     "end_to_end": "operator, cluster and engines as real processes, with faults",
 }
