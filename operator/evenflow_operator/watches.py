@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
 import kopf
@@ -19,6 +19,8 @@ LONGEST_PAUSE_SECONDS = 30.0
 HEALTHY_SECONDS = 60.0
 MAX_RESTARTS = 10
 JOIN_SECONDS = 3.0
+STOP_SECONDS = 10.0
+"""kopf has ended when one of its root tasks has; it may wait for the others for ever."""
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Watches:
             started = time.monotonic()
             problem = "the watches ended"
             try:
-                asyncio.run(self._once())
+                _run(self._once())
             except BaseException as error:
                 # A CancelledError of kopf's own, too: a thread that ends silently leaves the engine blind.
                 problem = f"{type(error).__name__}: {error}"
@@ -94,12 +96,19 @@ class Watches:
         if self._stop.is_set():
             return
         scope: dict[str, Any] = {"namespaces": self._namespaces} if self._namespaces else {"clusterwide": True}
-        await kopf.operator(
+        before = asyncio.all_tasks()
+        tasks = await kopf.spawn_tasks(
             registry=self._registry(),
             standalone=True,
             stop_flag=self._kopf_stop,
             **scope,
         )
+        ending = asyncio.create_task(kopf.run_tasks(tasks, ignored=before))
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({ending}, timeout=STOP_SECONDS)
+        if not done:
+            raise TimeoutError(f"kopf didn't stop within {STOP_SECONDS:g} s after a failure")
+        await ending
 
     def _in_engine(self, call: Callable[..., None], *args: Any) -> None:
         if not self._engine_loop.is_closed():
@@ -108,3 +117,17 @@ class Watches:
     def _give_up(self, problem: str) -> None:
         if not self._failed.done():
             self._failed.set_exception(WatchesFailed(f"{problem} (after {MAX_RESTARTS} restarts)"))
+
+
+def _run(work: Coroutine[Any, Any, None]) -> None:
+    """As asyncio.run, but tasks that don't let themselves be cancelled are left behind."""
+    loop = asyncio.new_event_loop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
+        loop.close()

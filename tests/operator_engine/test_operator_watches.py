@@ -1,6 +1,7 @@
 """kopf's thread: started again when it fails, given up when that doesn't last, stopped in time."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,6 +32,31 @@ async def test_watches_that_fail_again_and_again_are_given_up(
     with pytest.raises(WatchesFailed, match=r"RuntimeError|CancelledError"):
         await asyncio.wait_for(made.failed(), 10)
     assert len(restarts) == watches.MAX_RESTARTS
+    await made.close()
+
+
+async def test_a_failure_that_kopf_never_gets_over_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FIRST_PAUSE_SECONDS", "STOP_SECONDS"):
+        monkeypatch.setattr(watches, name, 0.01)
+    monkeypatch.setattr(watches, "MAX_RESTARTS", 2)
+
+    async def fails() -> None:
+        raise RuntimeError("Connection closed.")
+
+    async def spawned(**_: object) -> list[asyncio.Task[None]]:
+        return [asyncio.create_task(fails()), asyncio.create_task(asyncio.Event().wait())]  # type: ignore[list-item]
+
+    async def hangs(tasks: object, **_: object) -> None:
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(3600)
+
+    monkeypatch.setattr(kopf, "spawn_tasks", spawned)
+    monkeypatch.setattr(kopf, "run_tasks", hangs)
+    made = Watches(kopf.OperatorRegistry, namespaces=(), restarted=lambda: None)
+    made.start()
+    with pytest.raises(WatchesFailed, match="didn't stop"):
+        await asyncio.wait_for(made.failed(), 10)
     await made.close()
 
 
