@@ -50,6 +50,11 @@ class ApiError(Exception):
         return self.status == 409 and self.reason not in ("AlreadyExists", NAME_CONFLICT)
 
     @property
+    def namespace_terminating(self) -> bool:
+        """Nothing can be made any more: the namespace is going, and the pool goes with it."""
+        return self.status == 403 and "because it is being terminated" in self.message
+
+    @property
     def certain(self) -> bool:
         """True if the write certainly did not happen."""
         return 400 <= self.status < 500

@@ -96,6 +96,17 @@ async def test_creates_grow_in_batches_and_stop_at_the_first_error() -> None:
     assert setup.expectations.unsettled(KEY) == frozenset(), "what was refused is not expected"
 
 
+async def test_a_namespace_that_goes_is_no_trouble_of_the_pool(caplog: pytest.LogCaptureFixture) -> None:
+    setup = Setup()
+    words = "unable to create new content in namespace team because it is being terminated"
+    setup.cluster.fail_before = lambda verb, name: ApiError(403, "Forbidden", f'pods "{name}" is forbidden: {words}')
+    outcome = await setup.actor.act(setup.record, [create(0), PutService(service_manifest("llama"))])
+    assert outcome.stale
+    assert not any(failure.refused for failure in outcome.failures)
+    assert caplog.records == []
+    assert setup.expectations.unsettled(KEY) == frozenset()
+
+
 async def test_a_create_shows_in_the_cache_at_once() -> None:
     setup = Setup()
     await setup.actor.act(setup.record, [create(0)])

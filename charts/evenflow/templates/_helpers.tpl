@@ -48,7 +48,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
   resources: [llmservingpools]
   verbs: [get, list, watch]
 - apiGroups: [serving.evenflow.dev]
-  resources: [llmservingpools/status]
+  resources: [llmservingpools/status, llmservingpools/scale]
   verbs: [patch]
 # Asked by the admission plugin OwnerReferencesPermissionEnforcement (OpenShift).
 - apiGroups: [serving.evenflow.dev]

@@ -128,7 +128,8 @@ class Actor:
             return Failure(command, str(change), stale=True)
         except ApiError as error:
             # A uid that differs is refused as 409 or as 422, depending on the verb.
-            stale = error.conflict or error.not_found or (error.status == 422 and "uid" in error.message.lower())
+            foreign = error.conflict or (error.status == 422 and "uid" in error.message.lower())
+            stale = foreign or error.not_found or error.namespace_terminating
             if not stale:
                 log.warning("pool %s/%s: %s: %s", *record.key, _name(command), error)
             return Failure(command, f"{_name(command)}: {error}", stale, error)
