@@ -1,18 +1,19 @@
 """Real vLLM on CPU under load: clients that leave, live control, classes, crashes, several engines."""
 
 import asyncio
+import json
 import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
-from vllm_server import VllmServer, make_adapter, make_weights, until
+from vllm_server import START_SECONDS, VllmServer, client, environment, free_ports, make_adapter, make_weights, until
 
 from evenflow_contract.worker_config import Admission, WorkerConfig
 
@@ -21,7 +22,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.cluster]
 REPOSITORY = Path(__file__).parents[2]
 CONFIG = WorkerConfig(generation=1, classes=("chat", "code"), aging_seconds=30.0)
 APPLY_SECONDS = 2.0
-"""What design and issue allow between a push and the first decision by it."""
+"""What is promised between a push and the first decision by it. The fastest of three must keep it: this computer may
+have a second or two without us, but hardly three times in a row."""
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +75,12 @@ async def figure(server: VllmServer, name: str, **labels: str) -> float:
     return total(await server.get(port), name, **labels)
 
 
+async def counted(server: VllmServer) -> tuple[float, float]:
+    """New admissions and completions so far."""
+    admitted = await figure(server, "evenflow_admitted_requests_total", kind="new")
+    return admitted, await figure(server, "evenflow_completed_requests_total")
+
+
 async def idle(server: VllmServer) -> dict[str, Any]:
     async def check() -> dict[str, Any] | None:
         state = await server.state()
@@ -99,7 +107,7 @@ async def test_the_worker_is_in_charge_and_reads_its_file(server: VllmServer) ->
 
 async def test_two_hundred_at_once_and_both_ports(server: VllmServer) -> None:
     before = await figure(server, "evenflow_admitted_requests_total", kind="new")
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with client() as session:
         await asyncio.gather(*(server.complete(session, 16 + number % 48) for number in range(200)))
     await idle(server)
     assert await figure(server, "evenflow_admitted_requests_total", kind="new") == before + 200
@@ -112,7 +120,8 @@ async def test_two_hundred_at_once_and_both_ports(server: VllmServer) -> None:
 
 
 async def test_clients_that_hang_up_leave_nothing(server: VllmServer) -> None:
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    before = await counted(server)
+    async with client() as session:
         await asyncio.gather(
             *(server.complete(session, 120, stop_after=3 if number % 2 else None) for number in range(60))
         )
@@ -122,6 +131,10 @@ async def test_clients_that_hang_up_leave_nothing(server: VllmServer) -> None:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     await idle(server)
+    admitted, completed = await counted(server)
+    assert 60 <= admitted - before[0] <= 100
+    # The engine may be done before it hears that the client is gone.
+    assert 30 <= completed - before[1] <= 100
     await nothing_failed(server)
 
 
@@ -131,7 +144,7 @@ async def _waiting(server: VllmServer) -> bool:
 
 async def test_cap_and_policy_change_while_loaded(server: VllmServer) -> None:
     generation = (await server.state())["appliedGeneration"]
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    async with client() as session:
         load = [asyncio.create_task(server.complete(session, 400)) for _ in range(60)]
         await until(lambda: _waiting(server), "some requests wait")
         changes = (
@@ -139,9 +152,11 @@ async def test_cap_and_policy_change_while_loaded(server: VllmServer) -> None:
             {"policy": "SJF", "admission": Admission("Limited", "Volume", 1.0, 0.0)},
             {"policy": "SVF", "victim": "LeastProgress", "admission": Admission()},
         )
+        took = []
         for change in changes:
             generation += 1
             wanted = replace(CONFIG, generation=generation, **change)  # type: ignore[arg-type]
+            began = time.monotonic()
             status, answer = await server.push(wanted.document())
             assert (status, answer["appliedGeneration"]) == (200, generation)
 
@@ -149,7 +164,9 @@ async def test_cap_and_policy_change_while_loaded(server: VllmServer) -> None:
                 state = await server.state()
                 return bool(state["configHash"] == wanted.content_hash() and state["policy"] == wanted.policy)
 
-            await until(applied, f"generation {generation} is in force", APPLY_SECONDS)
+            await until(applied, f"generation {generation} is in force")
+            took.append(time.monotonic() - began)
+        assert min(took) < APPLY_SECONDS, took
         await asyncio.gather(*load)
     await idle(server)
     status, answer = await server.push(replace(CONFIG, generation=1).document())
@@ -161,8 +178,9 @@ async def test_the_class_comes_by_header_or_body(server: VllmServer) -> None:
     before = {
         name: await figure(server, "evenflow_completed_requests_total", traffic_class=name) for name in ("chat", "code")
     }
+    misrouted = await figure(server, "evenflow_misrouted_requests_total")
     headers = {"x-traffic-class": "chat"}
-    async with aiohttp.ClientSession() as session:
+    async with client() as session:
         await server.complete(session, 3, headers=headers)
         await server.complete(session, 3, vllm_xargs={"traffic_class": "code"})
         await server.complete(session, 3, headers=headers, vllm_xargs={"traffic_class": "code"})
@@ -178,64 +196,113 @@ async def test_the_class_comes_by_header_or_body(server: VllmServer) -> None:
     assert await figure(server, "evenflow_completed_requests_total", traffic_class="code") == before["code"] + 1
     metrics = await server.get(server.admin_url("/metrics"))
     assert "unlisted" not in metrics
-    assert await figure(server, "evenflow_misrouted_requests_total") == 1
+    assert await figure(server, "evenflow_misrouted_requests_total") == misrouted + 1
 
 
 async def test_a_class_of_another_engine_is_served_and_sent_away(server: VllmServer) -> None:
     body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 2}
     async with (
-        aiohttp.ClientSession() as session,
+        client() as session,
         session.post(f"{server.url}/v1/completions", json=body, headers={"x-traffic-class": "elsewhere"}) as answer,
     ):
         assert answer.status == 200
         assert answer.headers["Connection"] == "close"
 
 
-async def test_kinds_of_requests_that_take_other_ways(server: VllmServer) -> None:
-    """Several answers to one prompt, structured output, a cached prefix: each is finished and counted once."""
-    before = await figure(server, "evenflow_completed_requests_total")
-    async with aiohttp.ClientSession() as session:
-        for fields in (
-            {"n": 3, "temperature": 1.0},
-            {"structured_outputs": {"regex": "w3( w4)*"}, "ignore_eos": False},
-            {"prompt": " ".join(["w9"] * 200)},
-            {"prompt": " ".join(["w9"] * 200)},
-            {"prompt": ["w3 w4", "w5 w6"]},
-        ):
-            body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 8, "ignore_eos": True, **fields}
-            async with session.post(f"{server.url}/v1/completions", json=body) as answer:
-                assert answer.status == 200, await answer.text()
-        plain = {"model": "tiny", "prompt": "w8 w9", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
+async def test_a_pushed_drain_asks_clients_to_reconnect(server: VllmServer) -> None:
+    """The push reaches the engine's process, the header is written by the API server's."""
+    generation = (await server.state())["appliedGeneration"]
+    misrouted = await figure(server, "evenflow_misrouted_requests_total")
+    body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 2}
+    async with client() as session:
+        for draining in (True, False):
+            generation += 1
+            status, _ = await server.push(replace(CONFIG, generation=generation, draining=draining).document())
+            assert status == 200
+
+            async def told(draining: bool = draining) -> bool:
+                async with session.post(f"{server.url}/v1/completions", json=body) as answer:
+                    assert answer.status == 200, await answer.text()
+                    return (answer.headers.get("Connection") == "close") is draining
+
+            await until(told, f"draining is {draining}")
+    assert await figure(server, "evenflow_misrouted_requests_total") > misrouted
+
+
+FIELDS: dict[str, tuple[dict[str, Any], int]] = {
+    "several answers to one prompt": ({"n": 3, "temperature": 1.0}, 3),
+    "several prompts in one request": ({"prompt": ["w3 w4", "w5 w6"]}, 2),
+    "structured output": ({"structured_outputs": {"regex": "w3( w4)*"}, "ignore_eos": False}, 1),
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+async def test_requests_that_take_other_ways_are_finished_and_counted_once(server: VllmServer, kind: str) -> None:
+    fields, count = FIELDS[kind]
+    before = await counted(server)
+    body = {"model": "tiny", "prompt": "w3 w4", "max_tokens": 8, "ignore_eos": True, **fields}
+    async with client() as session, session.post(f"{server.url}/v1/completions", json=body) as answer:
+        assert answer.status == 200, await answer.text()
+        assert len((await answer.json())["choices"]) == count
+    await idle(server)
+    assert await counted(server) == (before[0] + count, before[1] + count)
+    await nothing_failed(server)
+
+
+async def test_a_stop_string_is_an_end(server: VllmServer) -> None:
+    before = await counted(server)
+    plain = {"model": "tiny", "prompt": "w8 w9", "max_tokens": 8, "ignore_eos": True, "temperature": 0}
+    async with client() as session:
         async with session.post(f"{server.url}/v1/completions", json=plain) as answer:
             words = (await answer.json())["choices"][0]["text"].split()
         async with session.post(f"{server.url}/v1/completions", json={**plain, "stop": words[3:4]}) as answer:
             assert (await answer.json())["choices"][0]["finish_reason"] == "stop"
     await idle(server)
-    assert await figure(server, "evenflow_completed_requests_total") == before + 3 + 1 + 1 + 1 + 2 + 2
+    assert await counted(server) == (before[0] + 2, before[1] + 2)
+
+
+async def test_a_prompt_is_found_in_the_prefix_cache(server: VllmServer) -> None:
+    before, hits = await counted(server), await figure(server, "vllm:prefix_cache_hits_total")
+    async with client() as session:
+        for _ in range(2):
+            assert await server.complete(session, 4, prompt=200, headers={"x-traffic-class": "chat"}) > 0
+    await idle(server)
+    assert await counted(server) == (before[0] + 2, before[1] + 2)
+    assert await figure(server, "vllm:prefix_cache_hits_total") >= hits + 192
     await nothing_failed(server)
 
 
 async def test_adapters_take_turns(server: VllmServer) -> None:
     """One adapter at a time, three in demand: everybody is served."""
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    before = await counted(server)
+    async with client() as session:
         names = [f"adapter-{1 + number % 3}" for number in range(45)] + ["tiny"] * 10
         await asyncio.gather(*(server.complete(session, 10, model=name) for name in names))
     await idle(server)
+    assert await counted(server) == (before[0] + 55, before[1] + 55)
     await nothing_failed(server)
 
 
-async def test_paused_while_loaded_nothing_is_lost(server: VllmServer) -> None:
-    before = await figure(server, "evenflow_completed_requests_total")
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+@pytest.mark.parametrize(
+    ("stop", "go"),
+    [("/pause?mode=keep", "/resume"), ("/sleep?level=0&mode=keep", "/wake_up?tags=scheduling")],
+    ids=["paused", "asleep"],
+)
+async def test_stopped_while_loaded_nothing_is_lost(server: VllmServer, stop: str, go: str) -> None:
+    before = await counted(server)
+    async with client() as session:
         load = [asyncio.create_task(server.complete(session, 400)) for _ in range(40)]
         await until(lambda: _waiting(server), "some requests wait")
-        async with session.post(f"{server.url}/pause", params={"mode": "keep"}) as answer:
+        async with session.post(server.url + stop) as answer:
             assert answer.status == 200, await answer.text()
-        async with session.post(f"{server.url}/resume") as answer:
+        stopped = (await server.state())["iterations"]
+        await asyncio.sleep(0.2)
+        assert (await server.state())["iterations"] == stopped
+        async with session.post(server.url + go) as answer:
             assert answer.status == 200, await answer.text()
         await asyncio.gather(*load)
     await idle(server)
-    assert await figure(server, "evenflow_completed_requests_total") == before + 40
+    assert await counted(server) == (before[0] + 40, before[1] + 40)
     await nothing_failed(server)
 
 
@@ -268,19 +335,41 @@ def test_killed_and_restarted_it_has_its_file_again(server: VllmServer) -> None:
     server.stop()
 
 
+def test_a_session_of_streamed_input_is_one_request(weights: Path, worker: Path, tmp_path: Path) -> None:
+    """Three pieces of input, each answered, beside twenty requests, through the engine itself."""
+    config, port = tmp_path / "config.json", free_ports(1)
+    config.write_text(CONFIG.to_json())
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("streamed_session.py")), str(weights), str(port)],
+        env=environment(worker, config, port),
+        capture_output=True,
+        text=True,
+        timeout=START_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    told = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    assert told["answers"] == [21] + [7] * 20
+    assert told["state"]["running"] + told["state"]["waiting"] == 0
+    metrics = told["metrics"]
+    assert total(metrics, "evenflow_admitted_requests_total", kind="new") == 21
+    # Its client ends the session while the engine waits for input, which vLLM calls an abort.
+    assert total(metrics, "evenflow_completed_requests_total") == 20
+    assert "evenflow_hook_errors_total{" not in metrics
+
+
 def test_a_server_that_embeds(weights: Path, worker: Path, tmp_path: Path) -> None:
     server = VllmServer(weights, worker, tmp_path / "vllm.log", "--runner", "pooling", "--convert", "embed")
     server.config.write_text(CONFIG.to_json())
 
     async def check() -> None:
         await server.ready()
-        async with aiohttp.ClientSession() as session:
+        async with client() as session:
             body = {"model": "tiny", "input": ["w3 w4", "w5 w6 w7"]}
             async with session.post(f"{server.url}/v1/embeddings", json=body) as answer:
                 assert answer.status == 200, await answer.text()
                 assert len((await answer.json())["data"]) == 2
         await idle(server)
-        assert await figure(server, "evenflow_admitted_requests_total", kind="new") == 2
+        assert await counted(server) == (2, 2)
         await nothing_failed(server)
 
     server.start()
@@ -296,7 +385,7 @@ def test_two_engines_each_with_its_port(weights: Path, worker: Path, tmp_path: P
 
     async def check() -> None:
         await server.ready()
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with client() as session:
             await asyncio.gather(*(server.complete(session, 12) for _ in range(40)))
         states = [await server.state(engine) for engine in (0, 1)]
         assert all(state["appliedGeneration"] == 1 and state["scheduler"] == "evenflow" for state in states)
@@ -311,7 +400,11 @@ def test_two_engines_each_with_its_port(weights: Path, worker: Path, tmp_path: P
         for engine in (0, 1):
             status, _ = await server.push(replace(CONFIG, generation=2, policy="FCFS").document(), engine)
             assert status == 200
-        assert [(await server.state(engine))["policy"] for engine in (0, 1)] == ["FCFS", "FCFS"]
+
+        async def both() -> bool:
+            return [(await server.state(engine))["policy"] for engine in (0, 1)] == ["FCFS", "FCFS"]
+
+        await until(both, "both engines are by the new policy")
 
     server.start()
     try:

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 
 import aiohttp
 
-START_SECONDS = 240.0
+START_SECONDS = 600.0
+SECONDS = 300.0
+"""How long anything else may take before it is a failure: these run on whatever computer there is, beside whatever."""
 T = TypeVar("T")
 
 
@@ -49,8 +51,8 @@ def make_adapter(path: Path) -> Path:
 
 
 def free_ports(count: int) -> int:
-    """The first of `count` ports in a row that nobody listens on now."""
-    for base in range(20_000 + os.getpid() % 20_000, 60_000, count):
+    """The first of `count` ports in a row that nobody listens on now, below those that connections are made from."""
+    for base in range(20_000 + os.getpid() % 8_000, 32_000, count):
         try:
             for port in range(base, base + count):
                 with socket.socket() as probe:
@@ -59,6 +61,32 @@ def free_ports(count: int) -> int:
             continue
         return base
     raise RuntimeError("no free ports")
+
+
+def environment(worker: Path, config: Path, admin_port: int) -> dict[str, str]:
+    """What a process with vLLM and the worker in it is started with; of this one's, nothing that is ours."""
+    return {
+        **{key: value for key, value in os.environ.items() if not key.startswith("EVENFLOW_")},
+        # /pause, /resume and /sleep are only there for developers.
+        "VLLM_SERVER_DEV_MODE": "1",
+        "PYTHONPATH": os.pathsep.join([str(worker), *_vllm_path()]),
+        "EVENFLOW_ADMIN_PORT": str(admin_port),
+        "EVENFLOW_ADMIN_HOST": "127.0.0.1",
+        "EVENFLOW_CONFIG": str(config),
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "INFO",
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    }
+
+
+def client() -> aiohttp.ClientSession:
+    """As many connections as are asked for, and patience."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=2 * SECONDS)
+    )
 
 
 class VllmServer:
@@ -81,21 +109,7 @@ class VllmServer:
             *("--middleware", "evenflow_worker.vllm.TrafficClassMiddleware"),
             *extra,
         ]
-        self._environment = {
-            **os.environ,
-            # /pause and /resume are only there for developers.
-            "VLLM_SERVER_DEV_MODE": "1",
-            "PYTHONPATH": os.pathsep.join([str(worker), *_vllm_path()]),
-            "EVENFLOW_ADMIN_PORT": str(self.admin[0]),
-            "EVENFLOW_ADMIN_HOST": "127.0.0.1",
-            "EVENFLOW_CONFIG": str(self.config),
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            "VLLM_CPU_KVCACHE_SPACE": "1",
-            "VLLM_LOGGING_LEVEL": "INFO",
-            "OMP_NUM_THREADS": "1",
-            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-        }
+        self._environment = environment(worker, self.config, self.admin[0])
         self.process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -113,20 +127,25 @@ class VllmServer:
             )
 
     async def ready(self) -> None:
+        """Until the server and the admin port of each engine answer."""
+        urls = [f"{self.url}/health", *(self.admin_url("/evenflow/v1/state", one) for one in range(len(self.admin)))]
         deadline = time.monotonic() + START_SECONDS
-        async with aiohttp.ClientSession() as session:
+        async with client() as session:
             while time.monotonic() < deadline:
                 assert self.process is not None
                 if self.process.poll() is not None:
                     raise AssertionError(f"the server ended: {self.tail()}")
                 try:
-                    async with session.get(f"{self.url}/health") as answer:
+                    async with session.get(urls[0]) as answer:
                         if answer.status == 200:
-                            return
+                            urls.pop(0)
+                            if not urls:
+                                return
+                            continue
                 except aiohttp.ClientError:
                     pass
                 await asyncio.sleep(0.5)
-        raise AssertionError(f"not ready after {START_SECONDS} s: {self.tail()}")
+        raise AssertionError(f"{urls[0]}: no answer after {START_SECONDS} s: {self.tail()}")
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-40:])
@@ -137,12 +156,12 @@ class VllmServer:
             return
         _signal(process.pid, how)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(30)
         _signal(process.pid, signal.SIGKILL)
-        process.wait(20)
+        process.wait(60)
 
     async def get(self, url: str) -> Any:
-        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        async with client() as session, session.get(url) as answer:
             assert answer.status == 200, await answer.text()
             if answer.content_type == "application/json":
                 return await answer.json()
@@ -150,7 +169,7 @@ class VllmServer:
 
     async def push(self, document: dict[str, Any], engine: int = 0) -> tuple[int, Any]:
         async with (
-            aiohttp.ClientSession() as session,
+            client() as session,
             session.put(self.admin_url("/evenflow/v1/config", engine), data=json.dumps(document)) as answer,
         ):
             return answer.status, await answer.json()
@@ -203,7 +222,7 @@ def _vllm_path() -> list[str]:
     return [] if root.startswith(sys.prefix) else [root]
 
 
-async def until(check: Callable[[], Any], what: str, seconds: float = 30.0) -> Any:
+async def until(check: Callable[[], Any], what: str, seconds: float = SECONDS) -> Any:
     """Poll an async check until it answers something true; returns that."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
