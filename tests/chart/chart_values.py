@@ -39,6 +39,8 @@ EVERYTHING: Values = {
     "topologySpread": {"topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"},
     "podSecurityContext": {"runAsUser": 1234},
     "extraEnv": [{"name": "EVENFLOW_WATCHDOG_SECONDS", "value": "30"}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "company-ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/company", "readOnly": True}],
     "metrics": {
         "port": 9000,
         "serviceMonitor": {"enabled": True, "interval": "10s", "labels": {"release": "prometheus"}},

@@ -173,6 +173,8 @@ def test_every_setting_arrives(helm: Helm) -> None:
     assert operator(objects)["image"] == objects.the("Pod")["spec"]["containers"][0]["image"] == EXAMPLE
     mounts = {one["name"]: one["mountPath"] for one in operator(objects)["volumeMounts"]}
     token = next(one for one in pod["spec"]["volumes"] if one["name"] == "prometheus-token")
+    assert mounts["ca"] == "/etc/company"
+    assert EVERYTHING["extraVolumes"][0] in pod["spec"]["volumes"]
     assert mounts["prometheus-token"] == "/etc/evenflow-prometheus"
     assert token["secret"] == {"secretName": "prometheus", "items": [{"key": "bearer", "path": "token"}]}
     for key in ("priorityClassName", "nodeSelector", "tolerations", "affinity", "imagePullSecrets"):
