@@ -18,6 +18,7 @@ class Record:
         "admitted",
         "arrival_s",
         "cached",
+        "cost",
         "evictions",
         "highest_computed",
         "last_eviction",
@@ -40,6 +41,7 @@ class Record:
         self.cached = 0
         self.predicted = 1.0
         self.metric = LARGEST
+        self.cost: float | None = None
         self.victim_volume = 0.0
         self.admitted = False
         self.lost_memory = False

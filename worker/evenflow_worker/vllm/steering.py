@@ -284,13 +284,16 @@ class Steering:
         return self._ordering.key(record.metric, record.arrival_s, record.sequence, self.clock())
 
     def _cost(self, record: Record) -> float:
-        """What the cap charges for it, in token-iterations."""
-        return proxy_block_volume(record.own_prompt, record.predicted, self._block_size)
+        """What the cap charges for it, in token-iterations. The head of the queue is asked for in every pass."""
+        if record.cost is None:
+            record.cost = proxy_block_volume(record.own_prompt, record.predicted, self._block_size)
+        return record.cost
 
     def _measure(self, request: Any) -> None:
         record = record_of(request)
         if record is not None:
             record.metric = self._ordering.metric(record.own_prompt, record.predicted)
+            record.cost = None
 
     def _look_up_cached(self, request: Any) -> None:
         record = record_of(request)
