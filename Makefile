@@ -12,12 +12,12 @@ PROGRESS = awk -v terminal="$$(test -t 2 && echo 1)" -v out=/dev/stderr '{ print
   /^Installing collected / { printf "\r\033[K  installing %d packages", found > out; fflush(out) } \
   END { if (terminal) printf "\r\033[K" > out }'
 
-.PHONY: help setup demo demo-quick test test-real check lint types unit generate bench clean
+.PHONY: help setup demo demo-quick test test-real test-kubernetes check lint types unit generate bench clean
 
 help: ## List the targets
 	@test -t 1 && bold=$$(printf '\033[1m') plain=$$(printf '\033[0m'); \
 	awk -F ':.*## ' -v on="$$bold" -v off="$$plain" \
-	  '/^[a-z][a-z-]*:.*## /{printf "  %s%-12s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
+	  '/^[a-z][a-z-]*:.*## /{printf "  %s%-16s%s %s\n", on, $$1, off, $$2}' $(MAKEFILE_LIST)
 
 # Reinstalled only when the list of dependencies changed: seconds otherwise.
 $(STAMP): pyproject.toml
@@ -44,6 +44,9 @@ test: setup ## Install and run every test; ends with what was exercised and what
 
 test-real: setup ## The worker inside real vLLM on CPU: installs it once (7 GB), three releases and a server
 	@tests/vllm_real/install.sh && tests/vllm_real/run.sh $(ARGS)
+
+test-kubernetes: setup ## A real control plane, built once with Go (15 minutes): contract suite, definition, chart, pools
+	@tests/real_kubernetes/run.sh $(ARGS)
 
 check: setup lint types unit ## The fast loop: lint, types, unit tests (under a minute)
 

@@ -22,15 +22,13 @@ AREAS = {
     "vllm_real": "the worker inside real vLLM (make test-real)",
     "devcluster": "embedded API server and its controllers",
     "devcluster_agent": "node agent, router, trace replay",
-    "contract_suite": "Kubernetes behaviours, black box, against the embedded API server",
+    "contract_suite": "Kubernetes behaviours, black box: the embedded API server, or a real one",
+    "real_kubernetes": "definition, permissions and release on a real API server (make test-kubernetes)",
     "chart": "Helm chart, permissions, alerts, the commands of the Dockerfile",
     "docs": "generated reference, links, references from code to docs",
     "end_to_end": "operator, cluster and engines as real processes, with faults",
 }
-NOT_HERE = (
-    "a real kube-apiserver (the contract suite runs on one with EVENFLOW_TEST_KUBECONFIG)",
-    "a kubelet, kube-proxy or gateway of a production cluster",
-)
+NOT_HERE = "a kubelet, kube-proxy or gateway of a production cluster"
 
 settings.register_profile("default", deadline=None, print_blob=True)
 settings.load_profile("default")
@@ -76,9 +74,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         )
         write(f"{name:<18} {total or 'not run':<28} {description}")
     terminalreporter.section("not exercised by this run")
+    if not counts.get("real_kubernetes", Counter())["passed"]:
+        write("- a real kube-apiserver (make test-kubernetes runs the contract suite and the operator on one)")
     vllm_ran = counts.get("vllm_real", Counter())["passed"] > 0
     engines = "a GPU (vLLM ran on CPU)" if vllm_ran else "real vLLM and a GPU (engines here are simulated)"
-    for what in (*NOT_HERE, engines):
+    for what in (NOT_HERE, engines):
         write(f"- {what}")
     skipped = terminalreporter.stats.get("skipped", [])
     for report in skipped:

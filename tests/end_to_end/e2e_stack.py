@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import os
 import secrets
 import shutil
 import sys
@@ -20,6 +21,7 @@ from evenflow_devcluster.kube import Json, KubeClient, KubeError
 from evenflow_devcluster.state import read_state
 
 EVENFLOW = str(Path(sys.executable).with_name("evenflow"))
+NODES = Path(__file__).parents[1] / "real_kubernetes" / "nodes.py"
 PATIENCE = 60.0
 
 SPEC: Json = {
@@ -59,10 +61,10 @@ class Stack:
     children: Children
     operators: list[Child] = field(default_factory=list)
 
-    async def start_operator(self, *arguments: str) -> Child:
+    async def start_operator(self, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         name = f"operator-{secrets.token_hex(3)}"
         command = [EVENFLOW, "operator", "--kubeconfig", str(self.kubeconfig), "--no-leader-election", *arguments]
-        child = await self.children.start(name, command)
+        child = await self.children.start(name, command, environment)
         self.operators.append(child)
         return child
 
@@ -138,9 +140,21 @@ class Stack:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def cluster() -> AsyncIterator[tuple[Path, Children]]:
+    """An embedded cluster, or nodes and a router of ours for the one that EVENFLOW_TEST_KUBECONFIG names."""
     folder = Path(tempfile.mkdtemp(prefix="evenflow-e2e-"))
+    named = os.environ.get("EVENFLOW_TEST_KUBECONFIG")
     try:
         async with Children(folder) as children:
+            if named:
+                child = await children.start("nodes", [sys.executable, str(NODES), named, str(folder / "nodes")])
+
+                async def unready() -> str | None:
+                    child.check()
+                    return None if "ready" in child.tail() else "the nodes aren't up"
+
+                await until(unready, PATIENCE)
+                yield Path(named), children
+                return
             command = [EVENFLOW, "cluster", "up", "--foreground", "--name", "e2e", "--nodes", "2"]
             child = await children.start("cluster", command, {"EVENFLOW_HOME": str(folder)})
 
@@ -174,6 +188,7 @@ async def stack(cluster: tuple[Path, Children]) -> AsyncIterator[Stack]:
 
         async def pods_left() -> str | None:
             items, _ = await client.list("/api/v1/pods")
-            return f"{len(items)} pods left" if items else None
+            ours = [item for item in items if item["metadata"]["namespace"].startswith("e2e-")]
+            return f"{len(ours)} pods left" if ours else None
 
         await until(pods_left, PATIENCE)
