@@ -3,6 +3,10 @@
 import dataclasses
 import json
 import re
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +282,8 @@ def test_rules_and_dashboard_are_the_files(helm: Helm) -> None:
     assert json.loads(dashboard["data"]["evenflow.json"]) == expected
 
 
-def test_the_test_asks_for_readiness(helm: Helm) -> None:
+@pytest.mark.parametrize("problem", [None, "the CRD is not installed"])
+def test_the_test_passes_when_the_operator_is_ready(helm: Helm, problem: str | None) -> None:
     objects = helm.template()
     pod, service = objects.the("Pod"), objects.the("Service")
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
@@ -287,7 +292,27 @@ def test_the_test_asks_for_readiness(helm: Helm) -> None:
     assert asked
     assert asked[1] == service["metadata"]["name"]
     assert int(asked[2]) == service["spec"]["ports"][0]["port"]
-    compile(container["args"][0], "test", "exec")
+
+    class Readiness(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(503 if problem else 200)
+            self.end_headers()
+            self.wfile.write(b"ready")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Readiness) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            script = container["args"][0].replace(f"{asked[1]}:{asked[2]}", f"127.0.0.1:{server.server_port}")
+            command = [sys.executable, *container["command"][1:], script]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (done.returncode == 0, done.stdout) == ((True, "ready\n") if problem is None else (False, ""))
 
 
 @pytest.mark.parametrize(
