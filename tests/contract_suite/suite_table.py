@@ -18,9 +18,20 @@ OWN_TEST = "test_contract_table.py"
 INTRODUCTION = """# The Kubernetes contract suite
 
 `tests/contract_suite` is a black-box test of a Kubernetes API server and its controllers: it knows a kubeconfig and
-nothing else. `make test` runs it against the embedded API server; `EVENFLOW_TEST_KUBECONFIG=… pytest
-tests/contract_suite` runs the very same tests against another cluster. They make namespaces, nodes and definitions with
-random names and remove them. Only what holds on both counts as Kubernetes' behaviour.
+nothing else. `make test` runs it against the embedded API server, `make test-kubernetes` runs the very same tests
+against kube-apiserver, controller-manager and scheduler 1.37, `EVENFLOW_TEST_KUBECONFIG=… pytest tests/contract_suite`
+against any other cluster. They make namespaces, nodes and definitions with random names and remove them. Only what
+holds on both counts as Kubernetes' behaviour.
+
+The embedded API server leaves out on purpose:
+
+* Admission beyond defaults: service account tokens, PriorityClasses, Pod Security, quotas, limit ranges, policies and
+  webhooks; and RBAC, for it has one user. `tests/real_kubernetes` runs the operator against these.
+* CEL: a definition's rules need a Python twin, which names the item of a list where CEL names the list.
+* Loopback addresses are allowed as endpoints: pods of a cluster on one computer have no others.
+* managedFields of an update name the fields that were set, not the objects and lists around them.
+* Namespaces go at once, where a real one takes seconds; slices follow a node's coming and going at once.
+* Service types that open ports on nodes, and protobuf but for what kubectl sends.
 
 This table is generated: `python tests/contract_suite/suite_table.py --write`.
 """

@@ -2,7 +2,7 @@
 
 import pytest
 from suite_behaviours import behaviour
-from suite_client import APPLY, JSON_PATCH, MERGE, Client, url
+from suite_client import APPLY, JSON_PATCH, MERGE, Client, Object, url
 from suite_objects import Gadgets, config_map, pod
 
 
@@ -124,3 +124,62 @@ async def test_dry_run_delete(api: Client, ns: str) -> None:
     await api.delete("configmaps", ns, "one", dryRun="All")
     await api.ok("DELETE", url("configmaps", ns), dryRun="All")
     assert await api.get("configmaps", ns, "one") == created
+
+
+@pytest.mark.parametrize(
+    ("spec", "field", "says"),
+    [
+        ({"limits": {"example.com/gpu": "0.5"}}, "spec.containers[0].resources.limits[example.com/gpu]", "an integer"),
+        ({"requests": {"example.com/gpu": "1"}}, "spec.containers[0].resources.limits", "Limit must be set"),
+        (
+            {"limits": {"example.com/gpu": "1"}, "requests": {"example.com/gpu": "2"}},
+            "spec.containers[0].resources.requests",
+            "must be equal to example.com/gpu limit of 1",
+        ),
+        (
+            {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
+            "spec.containers[0].resources.requests",
+            "must be less than or equal to cpu limit of 1",
+        ),
+    ],
+)
+@behaviour(
+    "pod-resources-checked",
+    "Extended resources are whole, limited, and requested exactly as limited; others at most as limited: else 422.",
+)
+async def test_pod_resources(api: Client, ns: str, spec: Object, field: str, says: str) -> None:
+    status = await api.refused(422, "POST", url("pods", ns), pod("one", container={"resources": spec}))
+    causes = {cause["field"]: cause["message"] for cause in status["details"]["causes"]}
+    assert says in causes[field]
+
+
+@behaviour("pod-tolerations-checked", "tolerationSeconds is for the effect NoExecute only: else 422.")
+async def test_pod_tolerations(api: Client, ns: str) -> None:
+    toleration = {"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}
+    status = await api.refused(422, "POST", url("pods", ns), pod("one", tolerations=[toleration]))
+    assert status["details"]["causes"][0]["field"] == "spec.tolerations[0].effect"
+
+
+@behaviour("pod-address-checked", "What a pod's status gives as its address must be one: else 422.")
+async def test_pod_address(api: Client, ns: str) -> None:
+    await api.create("pods", ns, pod("one", schedulerName="nobody"))
+    status = {"status": {"podIP": "x", "podIPs": [{"ip": "x"}]}}
+    refused = await api.refused(422, "PATCH", url("pods", ns, "one", "status"), status, content_type=MERGE)
+    assert "status.podIPs[0]" in [cause["field"] for cause in refused["details"]["causes"]]
+
+
+@behaviour(
+    "lease-checked", "A Lease's times have six decimals (else 400), its duration is positive, its count not negative."
+)
+async def test_lease(api: Client, ns: str) -> None:
+    path = url("leases.coordination.k8s.io", ns)
+    spec = {"holderIdentity": "me", "leaseDurationSeconds": 15, "renewTime": "2026-11-30T03:00:00.000000Z"}
+
+    def lease(**changed: object) -> Object:
+        return {"metadata": {"name": "one"}, "spec": {**spec, **changed}}
+
+    await api.refused(400, "POST", path, lease(renewTime="2026-11-30T03:00:00Z"))
+    for changed in ({"leaseDurationSeconds": 0}, {"leaseTransitions": -1}):
+        status = await api.refused(422, "POST", path, lease(**changed))
+        assert [cause["field"] for cause in status["details"]["causes"]] == [f"spec.{next(iter(changed))}"]
+    await api.ok("POST", path, lease())

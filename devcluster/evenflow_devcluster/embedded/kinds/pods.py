@@ -5,6 +5,7 @@ from typing import Any
 
 from evenflow_devcluster.embedded.errors import FieldError
 from evenflow_devcluster.embedded.jsonvalues import Object, copied, dig
+from evenflow_devcluster.embedded.kinds.pod_rules import address_errors, resource_errors, toleration_errors
 from evenflow_devcluster.embedded.kinds.strategy import Strategy
 from evenflow_devcluster.embedded.syntax.naming import name_errors
 from evenflow_devcluster.embedded.syntax.quantities import canonize
@@ -66,6 +67,8 @@ class PodStrategy(Strategy):
         grace = spec.get("terminationGracePeriodSeconds", 0)
         if isinstance(grace, int) and grace < 0:
             yield FieldError("spec.terminationGracePeriodSeconds", "must be greater than or equal to 0", value=grace)
+        yield from toleration_errors(spec.get("tolerations") or [])
+        yield from address_errors(obj.get("status") or {})
 
     def validate_update(self, new: Object, old: Object, subresource: str) -> Iterator[FieldError]:
         if subresource or new.get("spec") == old.get("spec"):
@@ -220,11 +223,7 @@ def _container_errors(container: Object, path: str, names: set[str], volumes: se
     for index, mount in enumerate(container.get("volumeMounts") or ()):
         if mount.get("name") not in volumes:
             yield FieldError(f"{path}.volumeMounts[{index}].name", "", "NotFound", mount.get("name"))
-    for resource, limit in ((container.get("resources") or {}).get("limits") or {}).items():
-        requests = container["resources"].get("requests") or {}
-        if "/" in resource and requests.get(resource, limit) != limit:
-            message = f"must be equal to {resource} limit of {limit}"
-            yield FieldError(f"{path}.resources.requests", message, value=requests[resource])
+    yield from resource_errors(container.get("resources") or {}, f"{path}.resources")
 
 
 def _choice(spec: Object, field: str, allowed: tuple[str, ...]) -> Iterator[FieldError]:

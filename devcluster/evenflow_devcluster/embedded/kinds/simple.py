@@ -5,13 +5,14 @@ import binascii
 import re
 from collections.abc import Iterator
 
-from evenflow_devcluster.embedded.errors import FieldError
+from evenflow_devcluster.embedded.errors import FieldError, bad_request
 from evenflow_devcluster.embedded.jsonvalues import Object, dig
 from evenflow_devcluster.embedded.kinds.strategy import Strategy
 from evenflow_devcluster.embedded.syntax.quantities import canonize
 
 MAX_DATA_BYTES = 1024 * 1024
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
+_MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
 _NOT_READY_TAINT = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 
 
@@ -111,7 +112,19 @@ class EndpointSliceStrategy(Strategy):
 
 
 class LeaseStrategy(Strategy):
+    def default(self, obj: Object) -> None:
+        for field in ("acquireTime", "renewTime"):
+            moment = dig(obj, "spec", field)
+            if isinstance(moment, str) and not _MICRO_TIME.fullmatch(moment):
+                raise bad_request(
+                    f'Lease in version "v1" cannot be handled as a Lease: parsing time "{moment}" as '
+                    '"2006-01-02T15:04:05.000000Z07:00": cannot parse it'
+                )
+
     def validate(self, obj: Object) -> Iterator[FieldError]:
+        transitions = dig(obj, "spec", "leaseTransitions")
+        if transitions is not None and transitions < 0:
+            yield FieldError("spec.leaseTransitions", "must be greater than or equal to 0", value=transitions)
         duration = dig(obj, "spec", "leaseDurationSeconds")
         if duration is not None and duration <= 0:
             yield FieldError("spec.leaseDurationSeconds", "must be greater than 0", value=duration)
