@@ -130,6 +130,7 @@ class DictCluster:
         self.pods: dict[str, PodView] = {}
         self.services: dict[str, ServiceView] = {}
         self.statuses: list[Mapping[str, Any]] = []
+        self.scaled: list[int] = []
         self.writes: list[tuple[str, str]] = []
         self.fail_before: Callable[[str, str], ApiError | None] = lambda verb, name: None
         self.fail_after: Callable[[str, str], ApiError | None] = lambda verb, name: None
@@ -161,6 +162,14 @@ class DictCluster:
         if record.uid != uid:
             raise ApiError(409, "Conflict", "uid")
         self._write("status", name, lambda: self.statuses.append(status))
+
+    async def scale_pool(self, namespace: str, name: str, replicas: int, resource_version: str) -> None:
+        def apply() -> None:
+            if self.pools[namespace, name].resource_version != resource_version:
+                raise ApiError(409, "Conflict", name)
+            self.scaled.append(replicas)
+
+        self._write("scale", name, apply)
 
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]:
         return list(self.pods.values())

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from evenflow_contract.worker_config import Admission
@@ -22,7 +23,7 @@ from evenflow_operator.core.pods.render import PodRequest, render_pod
 from evenflow_operator.core.readings.rates import renewed_rates
 from evenflow_operator.core.requeue import requeue_after
 from evenflow_operator.core.scaling.policy import Scaling, scaled
-from evenflow_operator.core.scaling.samples import renewed_history
+from evenflow_operator.core.scaling.samples import newest, renewed_history
 from evenflow_operator.core.scaling.slots import nominal_calibration, slot_uses
 from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.services import services
@@ -118,8 +119,13 @@ def _scaling(situation: Situation, assignment: Assignment, leaving: frozenset[in
     if spec.autoscaling is None:
         return None
     classes = {slot: assignment.classes.get(slot, ()) for slot in situation.slots - leaving}
-    slots = slot_uses(situation, classes, assignment.figures)
-    return scaled(situation, spec.autoscaling, slots, nominal_calibration(spec), lambda slot: loss_of(situation, slot))
+    history = situation.snapshot.memory.scaling.history
+    slots, latest = (
+        slot_uses(situation, classes, assignment.figures, part)
+        for part in (history, newest(history, spec.metrics.interval_seconds))
+    )
+    loss = partial(loss_of, situation)
+    return scaled(situation, spec.autoscaling, slots, latest, nominal_calibration(spec), loss)
 
 
 def _leaving(situation: Situation, drained: Drains) -> frozenset[int]:

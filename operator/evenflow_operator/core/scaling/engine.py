@@ -80,7 +80,16 @@ class Engine:
         """Requests per second."""
         return 1000.0 * admitted / self.step_ms(admitted)
 
+    def counted_ms(self, target: float) -> float:
+        """The iteration time that loads are counted at: that of the target load (0 to 1).
+
+        Where iterations take longer as they fill, a part of a resource stands for a larger part of the rate; with
+        prefill alone for nearly all of it. So it is never so short that the target would be nearer to the highest rate
+        than halfway.
+        """
+        most = self.most_admitted
+        return max(self.step_ms(target * most), self.step_ms(most) * target / ((1 + target) / 2))
+
     def load(self, rate: float, target: float) -> Load:
-        """At `rate` requests per second, counted at the iteration time of the target load."""
-        step_s = self.step_ms(target * self.most_admitted) / 1000.0
-        return Load(self.shares(rate * step_s))
+        """At `rate` requests per second."""
+        return Load(self.shares(rate * self.counted_ms(target) / 1000.0))

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource
-from evenflow_operator.core.scaling.samples import Usage
+from evenflow_operator.core.scaling.samples import Pace, Usage
 
 DRAIN_SECONDS = 300.0
 """Waiting requests should be served within this time, by what the replicas have left over."""
@@ -19,8 +19,6 @@ TOLERANCE = 0.1
 """A load within this part of the target is on target, as in Kubernetes' HPA; fewer slots stay below by as much."""
 NOISE = 2.0
 """So many standard deviations of a Poisson count are taken for chance before a replica is added."""
-BUSY_REQUESTS = 2.0
-"""With fewer running requests an engine may have been idle in between: its iterations tell no iteration time."""
 CALIBRATED = 50.0
 """Measured iteration times beyond so many times the modelled ones, or so many times below, aren't believed."""
 
@@ -45,8 +43,10 @@ class GroupLoad:
     """A group's demand in slots: 1.0 is one slot in full use."""
 
     slots: frozenset[int]
-    demand: Mapping[Resource, float]
-    """Of running and arriving requests."""
+    arriving: Mapping[Resource, float]
+    """Of arriving requests; of running ones where arrivals aren't counted."""
+    resident: Mapping[Resource, float]
+    """Of running requests."""
     queued: Mapping[Resource, float]
     """Of waiting requests, spread over DRAIN_SECONDS."""
     certain: float
@@ -57,28 +57,42 @@ class GroupLoad:
 
     @property
     def binding(self) -> Resource:
-        return max(RESOURCES, key=lambda name: self.demand[name] + self.queued[name])
+        return max(RESOURCES, key=self.demand)
+
+    def demand(self, resource: Resource) -> float:
+        """Of all requests. What runs counts as far as it is more than what arrives: after a surge."""
+        return max(self.arriving[resource], self.resident[resource]) + self.queued[resource]
+
+    def more(self, target: float) -> int:
+        """Slots that the load calls for, or those there are when these do.
+
+        By what arrives and what waits: what runs already is no reason for another slot. The queue counts once every
+        slot serves: those on their way will take it.
+        """
+        now = len(self.slots)
+        steady = max(self.arriving.values())
+        called = now
+        if self.certain * steady > (1 + TOLERANCE) * target * now:
+            # Not for the chance in a short sample: what is missing then follows with the next.
+            called = max(called, now + 1, _slots((1 + self.certain) / 2 * steady / target))
+        surely = max(self.certain * self.arriving[name] + self.queued[name] for name in RESOURCES)
+        if self.serving >= now and surely > now:
+            called = max(called, _slots(max(self.arriving[name] + self.queued[name] for name in RESOURCES)))
+        return called
 
     def called_for(self, target: float) -> int:
-        """Slots that the load calls for. The queue counts once every slot serves: those on their way will take it."""
-        now = len(self.slots)
-        steady = max(self.demand.values())
-        with_queue = max(self.demand[name] + self.queued[name] for name in RESOURCES)
-        queue_for_certain = max(self.certain * self.demand[name] + self.queued[name] for name in RESOURCES)
-        more = now
-        if self.certain * steady > (1 + TOLERANCE) * target * now:
-            more = max(more, _slots(steady / target))
-        if self.serving >= now and queue_for_certain > now:
-            more = max(more, _slots(with_queue))
+        """As `more`, or fewer if these keep the load clearly below the target."""
+        now, more = len(self.slots), self.more(target)
         if more > now or self.silent:
             return more
-        return min(now, max(1, _slots(steady / ((1 - TOLERANCE) * target)), _slots(with_queue)))
+        steady = max(max(self.arriving[name], self.resident[name]) for name in RESOURCES)
+        full = max(self.demand(name) for name in RESOURCES)
+        return min(now, max(1, _slots(steady / ((1 - TOLERANCE) * target)), _slots(full)))
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLoad:
     groups: tuple[GroupLoad, ...]
-    calibration: float | None
     waiting: float
     arrivals: float | None
     """Requests per second."""
@@ -99,6 +113,9 @@ class PoolLoad:
         """Of the fullest group, 0 to 1 and above, with every slot that is to stay in service."""
         return max(_per_slot(group, resource) for group in self.groups)
 
+    def more(self, target: float) -> int:
+        return sum(group.more(target) for group in self.groups)
+
     def called_for(self, target: float) -> int:
         return sum(group.called_for(target) for group in self.groups)
 
@@ -108,12 +125,8 @@ class PoolLoad:
         return max(_drain_seconds(group) for group in self.groups)
 
 
-def pool_load(slots: Sequence[SlotUse], target: float, calibration: float | None, nominal: float) -> PoolLoad:
-    """`target`: share of the binding resource to aim at, 0 to 1. `nominal`: calibration to begin with (wall seconds
-    per engine second)."""
-    measured = _calibration(slots, nominal)
-    calibration = calibration if measured is None else measured
-    scale = nominal if calibration is None else calibration
+def pool_load(slots: Sequence[SlotUse], target: float, scale: float) -> PoolLoad:
+    """`target`: share of the binding resource to aim at, 0 to 1; `scale`: wall seconds per modelled second."""
     groups: dict[frozenset[str], list[SlotUse]] = {}
     for one in slots:
         groups.setdefault(one.classes, []).append(one)
@@ -121,10 +134,22 @@ def pool_load(slots: Sequence[SlotUse], target: float, calibration: float | None
     arrivals = [usage.arrivals for usage in known if usage.arrivals is not None]
     return PoolLoad(
         tuple(_group(members, target, scale) for members in groups.values()),
-        calibration,
         math.fsum(usage.waiting for usage in known),
         math.fsum(arrivals) if arrivals else None,
     )
+
+
+def calibration_of(slots: Iterable[SlotUse], nominal: float) -> float | None:
+    """Measured over modelled iteration time: the median over the busy engines and their samples, None without any."""
+    found = [
+        1000.0 / pace.iterations / _modelled_ms(one.engine, pace)
+        for one in slots
+        if one.usage is not None and one.engine is not None
+        for pace in one.usage.paces
+    ]
+    if not found:
+        return None
+    return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(found)))
 
 
 def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad:
@@ -132,7 +157,8 @@ def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad
     counted = math.fsum(one.usage.arrived for one in known if one.usage is not None)
     return GroupLoad(
         frozenset(one.slot for one in members),
-        _summed(_steady(one, target, scale) for one in known),
+        _summed(_arriving(one, target, scale) for one in known),
+        _summed(_resident(one, target) for one in known),
         _summed(_queued(one, target, scale) for one in known),
         max(0.0, 1 - NOISE / math.sqrt(counted)) if counted > 0 else 0.0,
         sum(1 for one in members if one.serving),
@@ -140,20 +166,26 @@ def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad
     )
 
 
-def _steady(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
-    """Shares of one slot that its running and its arriving requests take, whichever are more."""
+def _arriving(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
+    """Shares of one slot that the requests that come to it take, at the iteration time of the target load."""
+    usage, engine = one.usage, one.engine
+    assert usage is not None
+    if engine is None or usage.arrivals is None:
+        return _resident(one, target)
+    return engine.shares(usage.arrivals * scale * engine.counted_ms(target) / 1000.0)
+
+
+def _resident(one: SlotUse, target: float) -> dict[Resource, float]:
+    """Shares of one slot that what runs in it takes; at the iteration time of the target load if that is longer."""
     usage, engine = one.usage, one.engine
     assert usage is not None
     if engine is None:
         return _unmodelled(one, usage)
-    running = usage.running / _lifetime(engine)
-    at_target = engine.step_ms(target * engine.most_admitted)
-    now = engine.step_ms(min(running, engine.most_admitted))
-    admitted = running * max(1.0, at_target / now)
-    if usage.arrivals is not None:
-        admitted = max(admitted, usage.arrivals * scale * at_target / 1000.0)
-    shares = engine.shares(admitted)
-    return {**shares, "sequences": max(shares["sequences"], usage.running / one.max_seqs)}
+    admitted = usage.running / _lifetime(engine)
+    now = engine.step_ms(min(admitted, engine.most_admitted))
+    longer = max(1.0, engine.counted_ms(target) / now)
+    shares = engine.shares(usage.present * admitted * longer)
+    return {**shares, "sequences": max(shares["sequences"], usage.present * usage.running / one.max_seqs)}
 
 
 def _queued(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
@@ -161,7 +193,7 @@ def _queued(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
     assert usage is not None
     if engine is None:
         return dict.fromkeys(RESOURCES, 0.0)
-    step_s = scale * engine.step_ms(target * engine.most_admitted) / 1000.0
+    step_s = scale * engine.counted_ms(target) / 1000.0
     return engine.shares(usage.waiting / DRAIN_SECONDS * step_s)
 
 
@@ -175,18 +207,9 @@ def _unmodelled(one: SlotUse, usage: Usage) -> dict[Resource, float]:
     }
 
 
-def _calibration(slots: Iterable[SlotUse], nominal: float) -> float | None:
-    """Measured over modelled iteration time: the median of the busy engines."""
-    found = []
-    for one in slots:
-        usage, engine = one.usage, one.engine
-        if usage is None or engine is None or not usage.iterations or usage.running < BUSY_REQUESTS:
-            continue
-        modelled = engine.step_ms(min(usage.running / _lifetime(engine), engine.most_admitted)) / 1000.0
-        found.append(1.0 / usage.iterations / modelled)
-    if not found:
-        return None
-    return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(found)))
+def _modelled_ms(engine: Engine, pace: Pace) -> float:
+    admitted = pace.running / _lifetime(engine) if pace.admitted is None else pace.admitted / pace.iterations
+    return engine.step_ms(min(admitted, engine.most_admitted))
 
 
 def _lifetime(engine: Engine) -> float:
@@ -200,7 +223,7 @@ def _summed(parts: Iterable[Mapping[Resource, float]]) -> dict[Resource, float]:
 
 
 def _per_slot(group: GroupLoad, resource: Resource) -> float:
-    return (group.demand[resource] + group.queued[resource]) / len(group.slots)
+    return group.demand(resource) / len(group.slots)
 
 
 def _drain_seconds(group: GroupLoad) -> float:
@@ -208,7 +231,7 @@ def _drain_seconds(group: GroupLoad) -> float:
     heard = group.serving - len(group.silent)
     for name in RESOURCES:
         if group.queued[name] > 0:
-            left = heard - group.demand[name]
+            left = heard - group.arriving[name]
             seconds = max(seconds, group.queued[name] * DRAIN_SECONDS / left if left > 0 else math.inf)
     return seconds
 

@@ -9,7 +9,7 @@ from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
 from evenflow_operator.core.decisions import REPLICAS_INPUT, decision, scaled_at
 from evenflow_operator.core.plan import ScalePool, ScalingFigures
-from evenflow_operator.core.scaling.load import GroupLoad, PoolLoad, SlotUse, pool_load
+from evenflow_operator.core.scaling.load import GroupLoad, PoolLoad, SlotUse, calibration_of, pool_load
 from evenflow_operator.core.scaling.samples import window_seconds
 from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.scaling.window import highest, noted
@@ -45,9 +45,15 @@ def bounds_of(spec: LLMServingPoolSpec, autoscaling: Autoscaling) -> tuple[int, 
 
 
 def scaled(
-    situation: Situation, autoscaling: Autoscaling, slots: Sequence[SlotUse], nominal: float, loss: SlotLoss
+    situation: Situation,
+    autoscaling: Autoscaling,
+    slots: Sequence[SlotUse],
+    latest: Sequence[SlotUse],
+    nominal: float,
+    loss: SlotLoss,
 ) -> Scaling:
-    """`slots` are those that stay; `nominal`: wall seconds per modelled engine second until measured."""
+    """`slots` are those that stay, `latest` the same as of the last interval alone, where a surge shows at once;
+    `nominal`: wall seconds per modelled engine second until measured."""
     snapshot, replicas = situation.snapshot, situation.spec.replicas
     reason = ScalingLimitedReason
     state = snapshot.memory.scaling
@@ -61,40 +67,56 @@ def scaled(
     if not low <= replicas <= high:
         return Scaling(unknown, *_into_bounds(replicas, low, high))
     target = autoscaling.target_load_percent / 100
-    load = pool_load(slots, target, state.calibration, nominal) if slots else None
+    measured = calibration_of(slots, nominal) or state.calibration
+    load, surge = (pool_load(part, target, measured or nominal) for part in (slots, latest))
     problem = _unknown(situation, load)
-    if problem is not None or load is None:
+    if problem is not None:
         return Scaling(unknown, (True, reason.METRICS_UNAVAILABLE, f"{problem}: replicas stay at {replicas}"))
+    called, seen = load.called_for(target), load
+    if surge.more(target) > max(called, replicas):
+        called, seen = surge.more(target), surge
     window = float(autoscaling.scale_down_stabilization_seconds)
-    called = load.called_for(target)
     state = replace(
         state,
-        calibration=load.calibration,
+        calibration=measured,
         recommended=noted(state.recommended, situation.now, called, max(window, SAID_LOW_SECONDS)),
         complete_since=None if load.silent else state.complete_since or situation.now,
     )
-    figures = figures_of(load, called)
-    words = load_words(load, target)
-    command = _up(situation, load, called, high, target) if called > replicas else None
-    if command is not None:
-        return Scaling(state, (False, reason.WITHIN_LIMITS, words), command, figures)
+    command = _up(situation, seen, called, high, target)
+    limited = _limited(situation, load, called, state, (low, high))
+    if command is None and limited is None:
+        obstacle = _obstacle(situation, load, state, window, target, loss)
+        if obstacle is None:
+            command = _down(situation, load, target)
+        else:
+            limited = reason.STABILIZING, f"{called} replicas would do, but {obstacle}"
+    return Scaling(state, _said(limited, load_words(seen, target)), command, figures_of(seen, called))
+
+
+def _said(limited: tuple[ScalingLimitedReason, str] | None, words: str) -> tuple[bool, ScalingLimitedReason, str]:
+    within = ScalingLimitedReason.WITHIN_LIMITS
+    if limited is None or limited[0] is within:
+        return False, within, words
+    return True, limited[0], f"{limited[1]}; {words}"
+
+
+def _limited(
+    situation: Situation, load: PoolLoad, called: int, state: ScalingState, bounds: tuple[int, int]
+) -> tuple[ScalingLimitedReason, str] | None:
+    """Why replicas don't move, or that they needn't; None when fewer would do and are allowed."""
+    reason = ScalingLimitedReason
+    low, high = bounds
+    if called > high:
+        return reason.AT_MAX_REPLICAS, f"{called} replicas would be right, {high} are the most"
     if load.silent:
         silent = ", ".join(map(str, load.silent[:8]))
-        text = f"slot {silent}: no usable figures, so replicas don't fall; {words}"
-        return Scaling(state, (True, reason.METRICS_UNAVAILABLE, text), None, figures)
-    if called > high:
-        text = f"{called} replicas would be right, {high} are the most; {words}"
-        return Scaling(state, (True, reason.AT_MAX_REPLICAS, text), None, figures)
-    if highest(state.recommended, situation.now - min(window, SAID_LOW_SECONDS)) >= replicas:
-        return Scaling(state, (False, reason.WITHIN_LIMITS, words), None, figures)
+        return reason.METRICS_UNAVAILABLE, f"no usable figures of slot {silent}, so replicas don't fall"
+    replicas = situation.spec.replicas
+    if highest(state.recommended, situation.now - SAID_LOW_SECONDS) >= replicas:
+        return reason.WITHIN_LIMITS, ""
     if replicas <= low:
-        text = f"{called} replicas would do, {low} are the fewest; {words}"
-        return Scaling(state, (True, reason.AT_MIN_REPLICAS, text), None, figures)
-    obstacle = _obstacle(situation, load, state, window, target, loss)
-    if obstacle is not None:
-        text = f"{called} replicas would do, but {obstacle}; {words}"
-        return Scaling(state, (True, reason.STABILIZING, text), None, figures)
-    return Scaling(state, (False, reason.WITHIN_LIMITS, words), _down(situation, load, target), figures)
+        return reason.AT_MIN_REPLICAS, f"{called} replicas would do, {low} are the fewest"
+    return None
 
 
 def _into_bounds(replicas: int, low: int, high: int) -> tuple[tuple[bool, ScalingLimitedReason, str], ScalePool]:
@@ -104,23 +126,23 @@ def _into_bounds(replicas: int, low: int, high: int) -> tuple[tuple[bool, Scalin
     return (False, ScalingLimitedReason.WITHIN_LIMITS, message), ScalePool(to, why)
 
 
-def _unknown(situation: Situation, load: PoolLoad | None) -> str | None:
+def _unknown(situation: Situation, load: PoolLoad) -> str | None:
     """Why nothing can be said about the load."""
     snapshot = situation.snapshot
     if snapshot.metrics_source_problem is not None:
         return f"the metric source is unavailable ({snapshot.metrics_source_problem[:200]})"
     if situation.warming:
         return "the operator has just started, and not every engine was heard"
-    if load is None or not any(group.serving for group in load.groups):
+    if not any(group.serving for group in load.groups):
         return "no slot serves long enough to tell the load"
     return None if load.known else "no engine gives usable figures"
 
 
 def _up(situation: Situation, load: PoolLoad, called: int, high: int, target: float) -> ScalePool | None:
-    """None at the upper bound, and until the last step shows in the figures."""
+    """None when the load calls for no more, at the upper bound, and within an interval of the last step."""
     replicas = situation.spec.replicas
     to = min(called, high, max(STEP_FACTOR * replicas, replicas + STEP_REPLICAS))
-    if to <= replicas or _just_scaled(situation):
+    if to <= replicas or _scaled_within(situation, situation.spec.metrics.interval_seconds):
         return None
     message = up_message(load, replicas, to, target)
     inputs = {"from": replicas, REPLICAS_INPUT: to, "calledFor": called, **_inputs(load, target)}
@@ -148,7 +170,7 @@ def _obstacle(
         return "a slot is still draining"
     if any(pod.revision != situation.revision for pod in situation.filling.values()):
         return "a rollout is under way"
-    if _just_scaled(situation):
+    if _scaled_within(situation, window_seconds(situation.spec.metrics.interval_seconds)):
         return "the last change must show in the figures first"
     victim = scale_down_victim(situation, loss)
     group = next((one for one in load.groups if victim in one.slots), None)
@@ -163,10 +185,9 @@ def _can_spare(situation: Situation, group: GroupLoad, victim: int | None, targe
     return (pod is not None and not situation.available(pod)) or group.called_for(target) < len(group.slots)
 
 
-def _just_scaled(situation: Situation) -> bool:
+def _scaled_within(situation: Situation, seconds: float) -> bool:
     at = scaled_at(situation.snapshot.memory.decisions)
-    settle = window_seconds(situation.spec.metrics.interval_seconds)
-    return at is not None and 0 <= situation.now - at < settle
+    return at is not None and 0 <= situation.now - at < seconds
 
 
 def _inputs(load: PoolLoad, target: float) -> dict[str, object]:

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from evenflow_operator.core.readings.facts import counters_of, finite, iterations, waiting_requests
 from evenflow_operator.core.scaling.state import Sample
@@ -10,23 +11,37 @@ from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 
 WINDOW_INTERVALS = 4
 SHORTEST_WINDOW_SECONDS = 10.0
+BUSY_REQUESTS = 2.0
+"""With fewer running requests an engine may well have been idle in between two samples."""
 SHORTEST_SPAN = 0.5
 """Samples that lie closer together than this part of a metric interval tell no rate."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """One engine over a window; rates are per second of wall time."""
+class Pace:
+    """How fast a busy engine iterated between two samples; per second of wall time."""
 
     running: float
-    """Mean of the samples."""
+    admitted: float | None
+    """Requests that began to run; None where they aren't counted."""
+    iterations: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One engine over a window that is the same for all engines of its pool; rates are per second of wall time."""
+
+    running: float
+    """Mean of its samples."""
+    present: float
+    """Share of the window, 0 to 1, that its samples span: an engine that joined took the others' load only since."""
     waiting: float
     """In the newest sample."""
     arrivals: float | None
     """Requests that came, waiting or admitted; None where admissions aren't counted."""
     arrived: float
     """How many they were: what their rate's noise is judged by. Where they aren't counted, those that run."""
-    iterations: float | None
+    paces: tuple[Pace, ...] = ()
 
 
 def window_seconds(interval: float) -> float:
@@ -47,32 +62,56 @@ def renewed_history(snapshot: Snapshot, pods: Iterable[PodView], interval: float
     return renewed
 
 
-def usage_of(history: Sequence[Sample], now: float, stale_after: float, interval: float) -> Usage | None:
-    """None when nothing fresh is known, or too little to tell a rate."""
-    if len(history) < 2 or now - history[-1].at > stale_after:
-        return None
-    first, last = history[0], history[-1]
-    span = last.at - first.at
-    if span < SHORTEST_SPAN * interval:
-        return None
-    running = statistics.fmean(sample.running for sample in history)
-    admitted, iterated = _increase(first.admitted, last.admitted), _increase(first.iterations, last.iterations)
-    arrived = None if admitted is None else max(0.0, admitted + last.waiting - first.waiting)
-    return Usage(
-        running=running,
-        waiting=last.waiting,
-        arrivals=None if arrived is None else arrived / span,
-        arrived=running if arrived is None else arrived,
-        iterations=None if iterated is None else iterated / span,
-    )
-
-
 def usages(
     history: Mapping[str, Sequence[Sample]], now: float, stale_after: float, interval: float
 ) -> dict[str, Usage]:
-    """Per pod uid, of those whose usage is known."""
-    known = {uid: usage_of(samples, now, stale_after, interval) for uid, samples in history.items()}
-    return {uid: usage for uid, usage in known.items() if usage is not None}
+    """Per pod uid, of those of which something fresh is known, and enough to tell a rate."""
+    known = {
+        uid: samples
+        for uid, samples in history.items()
+        if now - samples[-1].at <= stale_after and _span(samples) >= SHORTEST_SPAN * interval
+    }
+    window = max(map(_span, known.values()), default=0.0)
+    return {uid: _usage(samples, window) for uid, samples in known.items()}
+
+
+def newest(history: Mapping[str, Sequence[Sample]], interval: float) -> dict[str, Sequence[Sample]]:
+    """The end of each history, as short as a rate can be told from."""
+    return {uid: _end(samples, interval) for uid, samples in history.items()}
+
+
+def _usage(history: Sequence[Sample], window: float) -> Usage:
+    first, last, span = history[0], history[-1], _span(history)
+    running = statistics.fmean(sample.running for sample in history)
+    admitted = _increase(first.admitted, last.admitted)
+    arrived = None if admitted is None else max(0.0, admitted + last.waiting - first.waiting)
+    return Usage(
+        running=running,
+        present=span / window,
+        waiting=last.waiting,
+        arrivals=None if arrived is None else arrived / window,
+        arrived=running if arrived is None else arrived,
+        paces=tuple(pace for pair in pairwise(history) if (pace := _pace(*pair)) is not None),
+    )
+
+
+def _pace(before: Sample, after: Sample) -> Pace | None:
+    """None for an engine that may have been idle in between: that would count as long iterations."""
+    seconds, iterated = after.at - before.at, _increase(before.iterations, after.iterations)
+    if min(before.running, after.running) < BUSY_REQUESTS or not iterated or seconds <= 0:
+        return None
+    admitted = _increase(before.admitted, after.admitted)
+    running = (before.running + after.running) / 2
+    return Pace(running, None if admitted is None else admitted / seconds, iterated / seconds)
+
+
+def _end(samples: Sequence[Sample], interval: float) -> Sequence[Sample]:
+    start = next((n for n in range(len(samples) - 1, 0, -1) if _span(samples[n:]) >= SHORTEST_SPAN * interval), 0)
+    return samples[start:]
+
+
+def _span(samples: Sequence[Sample]) -> float:
+    return samples[-1].at - samples[0].at
 
 
 def _sample(reading: Reading | None) -> Sample | None:

@@ -1,6 +1,6 @@
 """What the autoscaler looks at, gathered from the situation: each slot that stays, its engine and what it does."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from evenflow_model.steptime import step_time_model
 from evenflow_operator.api.enums import EngineType, StepTimeModel
@@ -10,26 +10,29 @@ from evenflow_operator.core.readings.facts import counters_of, finite, fresh_rea
 from evenflow_operator.core.scaling.engine import Engine
 from evenflow_operator.core.scaling.load import SlotUse
 from evenflow_operator.core.scaling.samples import usages, window_seconds
+from evenflow_operator.core.scaling.state import Sample
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView, Snapshot
 
 
 def slot_uses(
-    situation: Situation, classes: Mapping[int, tuple[str, ...]], figures: Mapping[int, MixFigures]
+    situation: Situation,
+    classes: Mapping[int, tuple[str, ...]],
+    figures: Mapping[int, MixFigures],
+    history: Mapping[str, Sequence[Sample]],
 ) -> list[SlotUse]:
-    """`figures`: of the slots that stay; `classes`: what each serves."""
+    """`figures`: of the slots that stay; `classes`: what each serves; `history`: samples by pod uid."""
     snapshot, spec = situation.snapshot, situation.spec
     stale_after, interval = spec.metrics.stale_after_seconds, spec.metrics.interval_seconds
-    known = usages(snapshot.memory.scaling.history, situation.now, stale_after, interval)
+    known = usages(history, situation.now, stale_after, interval)
     uses = []
     for slot, names in sorted(classes.items()):
-        pod = situation.filling.get(slot)
-        mix = figures.get(slot)
-        reading = None if pod is None else snapshot.readings.get(pod.uid)
+        pod, mix = situation.filling.get(slot), figures.get(slot)
         serving = pod is not None and situation.available(pod)
-        kv_tokens = usable_kv_tokens(reading, spec.engine.kv_cache_tokens)
         usage = known.get(pod.uid) if pod is not None and serving else None
+        reading = None if pod is None else snapshot.readings.get(pod.uid)
         fresh = None if pod is None else fresh_reading(snapshot, pod, stale_after)
+        kv_tokens = usable_kv_tokens(reading, spec.engine.kv_cache_tokens)
         uses.append(
             SlotUse(
                 slot=slot,

@@ -1,0 +1,48 @@
+"""The autoscaler in a closed loop with simulated A100 engines: it settles, and takes nothing from a busy engine."""
+
+from typing import Any
+
+import pytest
+from scaling_bench import ScaledPool, phases, scaled_pool
+
+
+def run(rates: list[tuple[float, float]], seed: int, **engine: Any) -> ScaledPool:
+    pool = scaled_pool({"minReplicas": 1, "maxReplicas": 8}, engine={"type": "Simulated", **engine})
+    requests = list(phases(rates, seed))
+    finished = pool.serve(requests)
+    assert len(finished) == len(requests)
+    assert pool.killed_busy == 0
+    assert pool.over <= 0
+    return pool
+
+
+def between(pool: ScaledPool, begin: float, end: float) -> list[int]:
+    return [count for at, count, _ in pool.written if begin <= at < end]
+
+
+@pytest.mark.parametrize(
+    ("engine", "rate", "enough"),
+    [
+        ({"kvCacheTokens": 30_000, "maxNumBatchedTokens": 8192}, 10.0, {3, 4}),
+        ({"maxNumBatchedTokens": 2048}, 20.0, {3, 4}),
+        ({"maxNumSeqs": 8, "maxNumBatchedTokens": 8192}, 6.0, {3, 4}),
+    ],
+)
+def test_a_step_up_and_down_settles(engine: dict[str, Any], rate: float, enough: set[int], seed: int) -> None:
+    pool = run([(300, 0.4), (900, rate), (900, 0.4)], seed, **engine)
+    up, down = between(pool, 300, 1200), between(pool, 1200, 3000)
+    assert between(pool, 0, 300) == []
+    # Up within two intervals, done within a few more, and no to and fro while the load stays: one slot that chance
+    # called for may go again.
+    assert pool.written[0][0] <= 300 + 30
+    top = max(up)
+    assert up in ([*sorted(set(up))], [*sorted(set(up)), top - 1])
+    assert next(at for at, count, _ in pool.written if count == top) <= 300 + 120
+    assert up[-1] in enough
+    assert down == list(range(up[-1] - 1, 0, -1))
+    assert next(at for at, _, _ in pool.written if at >= 1200) >= 1200 + 300
+
+
+def test_a_constant_noisy_load_moves_nothing_once_it_is_served(seed: int) -> None:
+    pool = run([(1800, 9.0)], seed, kvCacheTokens=30_000, maxNumBatchedTokens=8192)
+    assert between(pool, 600, 1800) == []
