@@ -170,7 +170,8 @@ def test_no_fault_of_ours_stops_the_engine(
         monkeypatch.setattr(steering, "_key_of", broken)
     else:
         monkeypatch.setattr(steering, name, broken)
-    steering.offer(replace(SVF, generation=2))
+    # A cap that asks and never refuses, so that there are evictions, too.
+    steering.offer(replace(SVF, generation=2, admission=Admission("Limited", "Volume", 100.0)))
     for number in range(12):
         made.add(f"r{number}", 20 + number, 20)
     with caplog.at_level(logging.CRITICAL):

@@ -113,7 +113,7 @@ class Hooks:
             skipped = self._skipped()
             if scheduler.lora_config is not None:
                 self._hold_back_for_due(skipped)
-            self._queue.gate = self._gate
+            self._queue.gate = self._gate if steering.may_refuse else None
         except Exception:
             self._queue.gate = None
             steering.failed("open")

@@ -212,6 +212,11 @@ class Steering:
         """Order the running list so that the victim comes last."""
         sort_running(running, self.config.victim, volume=victim_volume, progress=progress)
 
+    @property
+    def may_refuse(self) -> bool:
+        """Is there anything in this pass for which a new request may have to wait outside?"""
+        return self.bucket.limited or self.hold_back
+
     def allows_head(self, *, idle: bool) -> bool:
         """May the head of the queue be admitted now?"""
         request = self.queue.peek()
