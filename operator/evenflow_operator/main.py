@@ -22,6 +22,7 @@ from evenflow_operator.adapters.prometheus import PrometheusMetrics
 from evenflow_operator.adapters.scrape import ScrapeMetrics
 from evenflow_operator.adapters.tokens import SecretTokens
 from evenflow_operator.adapters.worker_admin import HttpWorkerAdmin
+from evenflow_operator.api.names import GROUP, VERSION
 from evenflow_operator.assembly import Engine, EngineParts
 from evenflow_operator.core.decide import decide
 from evenflow_operator.core.placement.severity_cache import SeverityCache
@@ -135,7 +136,8 @@ class Operator:
             await asyncio.wait(running, timeout=STOP_SECONDS / 2)
 
     async def _ask(self) -> object:
-        return await self._client.request("GET", "/version", timeout=ASK_TIMEOUT_SECONDS)
+        # An API server that starts tells its version before it serves what is of definitions.
+        return await self._client.request("GET", f"/apis/{GROUP}/{VERSION}", timeout=ASK_TIMEOUT_SECONDS)
 
     def _parts(self) -> EngineParts:
         settings, client, clock = self._settings, self._client, self._clock

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import aiohttp
 
@@ -17,8 +17,11 @@ LOOK_SECONDS = 1.0
 """How often the API server is asked whether it is back."""
 LONGEST_LINE = 300
 
+_UNANSWERED = "unanswered"
+_STARTING = "before all known HTTP paths have been installed"
 _TRIED = re.compile(r"Request attempt #\S+ failed; .*? -> (?P<error>.*)", re.DOTALL)
 _CAUSES = (
+    (_STARTING, "it is starting"),
     ("ConnectionRefusedError", "connection refused"),
     ("ServerDisconnectedError", "connection closed"),
     ("ConnectionResetError", "connection reset"),
@@ -47,6 +50,8 @@ class Outage(logging.Filter):
         self.lasts = False
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if getattr(record, _UNANSWERED, False):
+            return not self.lasts
         if record.name.partition(".")[0] != "kopf" or record.levelno < logging.WARNING:
             return True
         cause = _cause(record)
@@ -68,6 +73,11 @@ class Outage(logging.Filter):
                 with self._lock:
                     self.lasts = False
                 log.info("API server is back")
+
+
+def unless_outage(error: ApiError) -> Mapping[str, bool]:
+    """`extra` of a record about this error: while an outage lasts, its line has said the same for all pools."""
+    return {_UNANSWERED: error.status in (0, 503)}
 
 
 async def _answers(ask: Callable[[], Awaitable[object]]) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from cluster_kit import eventually, running, stage
 from engine_kit import travel
 
-from evenflow_operator.outages import Outage
+from evenflow_operator.outages import Outage, unless_outage
 from evenflow_operator.ports import ApiError
 
 
@@ -88,6 +88,23 @@ def test_what_is_no_outage_stays_and_is_short() -> None:
     assert not outage.lasts
 
 
+def test_an_api_server_that_starts_is_not_back_yet() -> None:
+    outage = Outage()
+    starting = "APIServerError('the request has been made before all known HTTP paths have been installed, …', {})"
+    told = said(outage, line(f"Request attempt #5/6 failed; will retry: GET https://h/a -> {starting}"))
+    assert told == ("WARNING", "API server unreachable: it is starting; trying again")
+
+
+@pytest.mark.parametrize(("status", "tells"), [(0, False), (503, False), (403, True)])
+def test_a_pools_requests_that_nobody_answers_are_told_unless_the_outage_was(status: int, tells: bool) -> None:
+    outage = Outage()
+    record = line("pool default/llama: no answer; trying again", "evenflow_operator.engine.reconcile")
+    vars(record).update(unless_outage(ApiError(status, "Reason", "message")))
+    assert said(outage, record) is not None
+    outage.lasts = True
+    assert (said(outage, record) is not None) is tells
+
+
 def test_the_end_is_said_once_and_a_new_outage_is_another_line(caplog: pytest.LogCaptureFixture) -> None:
     answers: list[ApiError | None] = [ApiError(0, "Timeout", ""), ApiError(503, "", ""), ApiError(403, "Forbidden", "")]
     asked = []
@@ -125,9 +142,11 @@ async def test_kopf_against_an_api_server_that_is_gone(tmp_path: Path, caplog: p
             await s.cluster.stop()
             await eventually(lambda: outage.held >= 5, "several tries")
             told = [record.getMessage() for record in caplog.records if record.name.startswith("kopf")]
+            pools = [record for record in caplog.records if getattr(record, "unanswered", False)]
     finally:
         caplog.handler.removeFilter(outage)
     assert [text for text in told if "unreachable" in text] == [
         "API server unreachable: connection refused; trying again"
     ]
     assert not [text for text in told if "Request attempt" in text]
+    assert len(pools) <= 1, "only what failed before the watches noticed"

@@ -26,6 +26,7 @@ from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.engine.cache import Cache
 from evenflow_operator.engine.expectations import Expectations
 from evenflow_operator.engine.push import Pusher
+from evenflow_operator.outages import unless_outage
 from evenflow_operator.ports import NAME_CONFLICT, ApiError, Cluster, PoolRecord, ServiceRecord
 
 CONCURRENT_WRITES = 16
@@ -131,7 +132,7 @@ class Actor:
             foreign = error.conflict or (error.status == 422 and "uid" in error.message.lower())
             stale = foreign or error.not_found or error.namespace_terminating
             if not stale:
-                log.warning("pool %s/%s: %s: %s", *record.key, _name(command), error)
+                log.warning("pool %s/%s: %s: %s", *record.key, _name(command), error, extra=unless_outage(error))
             return Failure(command, f"{_name(command)}: {error}", stale, error)
         return None
 

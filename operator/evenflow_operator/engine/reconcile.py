@@ -23,6 +23,7 @@ from evenflow_operator.engine.push import Pusher
 from evenflow_operator.engine.readings import Readings
 from evenflow_operator.engine.settle import settle_plan
 from evenflow_operator.engine.workqueue import Retry, WorkQueue
+from evenflow_operator.outages import unless_outage
 from evenflow_operator.ports import ApiError, Clock, Cluster, Events, Key, PoolRecord
 from evenflow_operator.telemetry import Telemetry
 
@@ -102,7 +103,7 @@ class Reconciler:
             await self._pass(key)
         except ApiError as error:
             self._telemetry.reconcile_failed("api")
-            log.warning("pool %s/%s: %s; trying again", *key, error)
+            log.warning("pool %s/%s: %s; trying again", *key, error, extra=unless_outage(error))
             raise Retry(str(error), error.retry_after) from error
         except Retry:
             raise
