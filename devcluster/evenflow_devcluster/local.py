@@ -8,6 +8,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Self
@@ -66,8 +67,10 @@ class LocalCluster:
         try:
             await cluster._install(definition)
             cluster.router = await Router.start(cluster.kubeconfig)
+            # This server has one user: pods that ask for their account's token get that one's.
+            chosen = replace(settings(folder / "agent"), account_kubeconfig=cluster.kubeconfig)
             names = {f"{NODE_PREFIX}{number}": shape or NodeShape() for number in range(nodes)}
-            cluster.agent = await NodeAgent.start(cluster.kubeconfig, names, settings(folder / "agent"))
+            cluster.agent = await NodeAgent.start(cluster.kubeconfig, names, chosen)
         except BaseException:
             await cluster.stop()
             raise

@@ -30,6 +30,8 @@ The embedded API server leaves out on purpose:
 * CEL: a definition's rules need a Python twin, which names the item of a list where CEL names the list.
 * Loopback addresses are allowed as endpoints: pods of a cluster on one computer have no others.
 * managedFields of an update name the fields that were set, not the objects and lists around them.
+* ReplicaSets adopt no pods and release none. Deployments that are paused, of strategy Recreate or with minReadySeconds,
+  and other workload kinds are answered 501; a rollout never runs into its deadline. Nobody enforces NetworkPolicies.
 * Namespaces go at once, where a real one takes seconds; slices follow a node's coming and going at once.
 * Service types that open ports on nodes, and protobuf but for what kubectl sends.
 

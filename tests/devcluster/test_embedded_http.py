@@ -122,7 +122,9 @@ async def test_a_seed_repeats_uids_and_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "code"),
     [
-        ("GET", "/apis/apps/v1/deployments", 501),
+        ("GET", "/apis/apps/v1/statefulsets", 501),
+        ("GET", "/apis/networking.k8s.io/v1/ingresses", 501),
+        ("GET", "/apis/batch/v1/jobs", 501),
         ("GET", "/api/v1/persistentvolumes", 501),
         ("POST", f"{PODS}/x/exec", 501),
         ("GET", "/apis/nobody.example.com/v1/things", 404),

@@ -264,3 +264,31 @@ def test_cluster_addresses_are_unique_and_come_back() -> None:
     assert pool.claim(one)
     assert not pool.claim("10.0.0.1")
     assert not pool.claim("nonsense")
+
+
+def deployment(**spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "x"}}, **pod()}
+    return {"spec": {"selector": {"matchLabels": {"app": "x"}}, "template": template, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ({"paused": True}, "paused"),
+        ({"strategy": {"type": "Recreate"}}, "use RollingUpdate"),
+        ({"minReadySeconds": 5}, "minReadySeconds"),
+    ],
+)
+def test_what_no_controller_here_does_is_refused(api: Api, spec: dict[str, Any], words: str) -> None:
+    with pytest.raises(StatusError, match=words) as caught:
+        create(api, "deployments.apps", deployment(**spec))
+    assert caught.value.code == 501
+
+
+def test_names_of_roles_are_segments_of_a_path(api: Api) -> None:
+    roles = api.registry.named("clusterroles.rbac.authorization.k8s.io")
+    assert roles is not None
+    assert api.create(roles, "", {"metadata": {"name": "System:One"}}, CALLER)["metadata"]["name"] == "System:One"
+    for name in ("a%b", "..", "."):
+        with pytest.raises(StatusError, match="may not"):
+            api.create(roles, "", {"metadata": {"name": name}}, CALLER)

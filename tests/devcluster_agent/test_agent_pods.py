@@ -214,3 +214,17 @@ async def test_logs_and_the_log_before_them(world: World) -> None:
         async with session.get(url.replace("engine", "other"), ssl=False) as answer:
             assert answer.status == 404
     await world.remove(name)
+
+
+@pytest.mark.parametrize(("asks", "own"), [(True, None), (True, "/mine"), (False, None)])
+async def test_a_pod_that_asks_for_its_accounts_token_finds_a_kubeconfig(
+    world: World, asks: bool, own: str | None
+) -> None:
+    path = own or (str(world.cluster.kubeconfig) if asks else "")
+    container: Json = {"command": ["sh", "-c", 'test "$KUBECONFIG" = "$1"', "sh", path]}
+    if own is not None:
+        container["env"] = [{"name": "KUBECONFIG", "value": own}]
+    name = await world.create(container, restartPolicy="Never", automountServiceAccountToken=asks)
+    pod = await world.until(name, lambda pod: pod.get("status", {}).get("phase") in ("Succeeded", "Failed"))
+    assert pod["status"]["phase"] == "Succeeded"
+    await world.remove(name)

@@ -106,6 +106,9 @@ class PodFiles:
             os.environ, python=self._settings.python, home=str(home), hostname=pod["metadata"]["name"]
         )
         rewritten = {key: expansion.rewrite(value, mounts) for key, value in variables.items()}
+        account = self._settings.account_kubeconfig
+        if account is not None and pod["spec"].get("automountServiceAccountToken"):
+            rewritten.setdefault("KUBECONFIG", str(account))
         name, _, value = self._marker.partition("=")
         return Preparation(
             command, base | rewritten | {name: value}, mounts, self._work_folder(container, mounts, home)

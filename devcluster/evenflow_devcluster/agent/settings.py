@@ -36,6 +36,8 @@ class AgentSettings:
     pod_network: str = "127.77"
     """First half of the pods' addresses, which must be local. A real API server refuses loopback endpoints."""
     python: str = sys.executable
+    account_kubeconfig: Path | None = None
+    """What KUBECONFIG names in pods that say automountServiceAccountToken: true; no token is mounted here."""
 
     def crash_delay(self, crashes: int) -> float:
         """Wait before restart number `crashes` (from 1): none, then the base, doubling up to the limit."""

@@ -4,10 +4,12 @@ import asyncio
 from typing import Any
 
 from evenflow_devcluster.embedded.controller_api import ControllerApi
+from evenflow_devcluster.embedded.controllers.deployments import DeploymentController
 from evenflow_devcluster.embedded.controllers.disruption import DisruptionController
 from evenflow_devcluster.embedded.controllers.endpoints import EndpointSliceController
 from evenflow_devcluster.embedded.controllers.garbage import GarbageCollector
 from evenflow_devcluster.embedded.controllers.loop import ControlLoop
+from evenflow_devcluster.embedded.controllers.replicasets import ReplicaSetController
 from evenflow_devcluster.embedded.controllers.scheduler import Scheduler
 from evenflow_devcluster.embedded.jsonvalues import Clock
 
@@ -21,6 +23,8 @@ class Controllers:
             EndpointSliceController(api),
             GarbageCollector(api),
             DisruptionController(api, clock),
+            ReplicaSetController(api),
+            DeploymentController(api, clock),
         ]
         self._tasks = [asyncio.create_task(loop.run(), name=type(loop).__name__) for loop in self._loops]
 

@@ -10,6 +10,7 @@ from evenflow_devcluster.embedded.jsonvalues import Clock, Object, dig, parsed_t
 from evenflow_devcluster.embedded.kinds.budgets import BUDGETS, DISRUPTION_TIMEOUT
 from evenflow_devcluster.embedded.kinds.definitions import CRDS
 from evenflow_devcluster.embedded.kinds.pods import is_ready
+from evenflow_devcluster.embedded.kinds.workloads import DEPLOYMENTS, REPLICA_SETS, controller_of
 from evenflow_devcluster.embedded.syntax.selectors import labels_match, requirements_of
 
 Place = tuple[str, str]
@@ -124,6 +125,8 @@ class DisruptionController(ControlLoop[Place]):
 
     def _replicas(self, namespace: str, owner: Mapping[str, Any], pod: str) -> int:
         group, _, version = owner["apiVersion"].rpartition("/")
+        if (group, owner["kind"]) == ("apps", "ReplicaSet"):
+            return self._replicas_of_set(namespace, owner, pod)
         for definition in self.mirror.values(CRDS):
             spec = definition["spec"]
             if spec["group"] != group or spec["names"]["kind"] != owner["kind"]:
@@ -139,6 +142,15 @@ class DisruptionController(ControlLoop[Place]):
                 raise UnknownScaleError(f'Internal error occurred: the spec replicas field "{path}" does not exist')
             return int(replicas)
         raise UnknownScaleError(f"{owner['kind']}.{group} does not implement the scale subresource")
+
+    def _replicas_of_set(self, namespace: str, owner: Mapping[str, Any], pod: str) -> int:
+        """What its Deployment wants, if it has one: during a rollout no set wants them all."""
+        found = self.api.get(REPLICA_SETS, namespace, owner["name"])
+        if found is None or found["metadata"]["uid"] != owner["uid"]:
+            raise UnknownScaleError(f'found no controllers for pod "{pod}"')
+        above = controller_of(found)
+        deployment = self.api.get(DEPLOYMENTS, namespace, above["name"]) if above is not None else None
+        return int((deployment or found)["spec"]["replicas"])
 
 
 def _scale_paths(spec: Mapping[str, Any], version: str) -> Iterator[str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evenflow_devcluster.embedded.errors import StatusError, bad_request, no_such_path, unsupported
 from evenflow_devcluster.embedded.kinds.registry import Registry
-from evenflow_devcluster.embedded.kinds.resources import ABSENT_CORE, ABSENT_GROUPS, ABSENT_SUBRESOURCES, Resource
+from evenflow_devcluster.embedded.kinds.resources import ABSENT_GROUPS, ABSENT_KINDS, ABSENT_SUBRESOURCES, Resource
 from evenflow_devcluster.embedded.operations.caller import Caller, Validation
 from evenflow_devcluster.embedded.syntax.selectors import Predicate, both, parse_field_selector, parse_label_selector
 
@@ -59,10 +59,9 @@ def find_target(path: Path, registry: Registry) -> Target:
     """Raises 501 for what Kubernetes has and this server hasn't, 404 for what nobody has."""
     resource = registry.find(path.group, path.version, path.plural)
     if resource is None:
-        if path.group in ABSENT_GROUPS:
-            raise unsupported(f"{path.plural} of {path.group}/{path.version}")
-        if path.group == "" and path.plural in ABSENT_CORE:
-            raise unsupported(f"{path.plural} of core/v1")
+        qualified = f"{path.plural}.{path.group}" if path.group else path.plural
+        if path.group in ABSENT_GROUPS or qualified in ABSENT_KINDS:
+            raise unsupported(f"{path.plural} of {path.group or 'core'}/{path.version}")
         raise no_such_path()
     if path.subresource and path.subresource not in resource.subresources:
         if path.subresource in ABSENT_SUBRESOURCES:

@@ -57,6 +57,21 @@ BUILTIN: dict[str, tuple[tuple[Column, ...], Row]] = {
         columns.disruption_budget,
     ),
     "customresourcedefinitions.apiextensions.k8s.io": (_columns("Name", "Created At:date"), columns.definition),
+    "deployments.apps": (
+        _columns("Name", "Ready", "Up-to-date:integer", "Available:integer", "Age", "Containers*", "Images*",
+                 "Selector*"),
+        columns.deployment,
+    ),
+    "replicasets.apps": (
+        _columns("Name", "Desired:integer", "Current:integer", "Ready:integer", "Age", "Containers*", "Images*",
+                 "Selector*"),
+        columns.replica_set,
+    ),
+    "networkpolicies.networking.k8s.io": (_columns("Name", "Pod-Selector", "Age"), columns.network_policy),
+    "clusterroles.rbac.authorization.k8s.io": (_columns("Name", "Created At:date"), columns.definition),
+    "clusterrolebindings.rbac.authorization.k8s.io": (_columns("Name", "Role", "Age"), columns.binding),
+    "roles.rbac.authorization.k8s.io": (_columns("Name", "Created At:date"), columns.definition),
+    "rolebindings.rbac.authorization.k8s.io": (_columns("Name", "Role", "Age"), columns.binding),
 }  # fmt: skip
 _CREATED = Column("Age", "date", ".metadata.creationTimestamp")
 

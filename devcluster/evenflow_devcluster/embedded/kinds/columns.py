@@ -5,6 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from evenflow_devcluster.embedded.jsonvalues import Object, dig, parsed_time
+from evenflow_devcluster.embedded.syntax.selectors import selector_text
 
 Cell = Any
 Row = Callable[[Object, datetime], list[Cell]]
@@ -234,3 +235,36 @@ def disruption_budget(obj: Object, now: datetime) -> list[Cell]:
 
 def definition(obj: Object, now: datetime) -> list[Cell]:
     return [_name(obj), obj["metadata"].get("creationTimestamp", "")]
+
+
+def deployment(obj: Object, now: datetime) -> list[Cell]:
+    status = obj.get("status") or {}
+    wanted = dig(obj, "spec", "replicas") or 0
+    ready = f"{status.get('readyReplicas') or 0}/{wanted}"
+    counts = [status.get("updatedReplicas") or 0, status.get("availableReplicas") or 0]
+    return [_name(obj), ready, *counts, _created(obj, now), *_template(obj)]
+
+
+def replica_set(obj: Object, now: datetime) -> list[Cell]:
+    status = obj.get("status") or {}
+    counts = [status.get("replicas") or 0, status.get("readyReplicas") or 0]
+    return [_name(obj), dig(obj, "spec", "replicas") or 0, *counts, _created(obj, now), *_template(obj)]
+
+
+def _template(obj: Object) -> list[Cell]:
+    containers = dig(obj, "spec", "template", "spec", "containers") or ()
+    names = _joined(item.get("name", "") for item in containers)
+    return [names, _joined(item.get("image", "") for item in containers), _labels_text(dig(obj, "spec", "selector"))]
+
+
+def _labels_text(selector: Any) -> str:
+    return selector_text(selector or {}) or NONE
+
+
+def network_policy(obj: Object, now: datetime) -> list[Cell]:
+    return [_name(obj), _labels_text(dig(obj, "spec", "podSelector")), _created(obj, now)]
+
+
+def binding(obj: Object, now: datetime) -> list[Cell]:
+    role = obj.get("roleRef") or {}
+    return [_name(obj), f"{role.get('kind')}/{role.get('name')}", _created(obj, now)]

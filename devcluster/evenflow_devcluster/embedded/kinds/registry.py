@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from evenflow_devcluster.embedded.kinds.access import BindingStrategy, NetworkPolicyStrategy, RoleStrategy
 from evenflow_devcluster.embedded.kinds.budgets import BUDGETS, DisruptionBudgetStrategy
 from evenflow_devcluster.embedded.kinds.definitions import CRDS, DefinitionStrategy
 from evenflow_devcluster.embedded.kinds.pods import PodStrategy
@@ -16,6 +17,12 @@ from evenflow_devcluster.embedded.kinds.simple import (
     NodeStrategy,
 )
 from evenflow_devcluster.embedded.kinds.strategy import CustomStrategy, Strategy
+from evenflow_devcluster.embedded.kinds.workloads import (
+    DEPLOYMENTS,
+    REPLICA_SETS,
+    DeploymentStrategy,
+    ReplicaSetStrategy,
+)
 
 _STRATEGIES: dict[str, type[Strategy]] = {
     "namespaces": NamespaceStrategy,
@@ -28,6 +35,13 @@ _STRATEGIES: dict[str, type[Strategy]] = {
     "endpointslices.discovery.k8s.io": EndpointSliceStrategy,
     "leases.coordination.k8s.io": LeaseStrategy,
     BUDGETS: DisruptionBudgetStrategy,
+    DEPLOYMENTS: DeploymentStrategy,
+    REPLICA_SETS: ReplicaSetStrategy,
+    "networkpolicies.networking.k8s.io": NetworkPolicyStrategy,
+    "clusterroles.rbac.authorization.k8s.io": RoleStrategy,
+    "clusterrolebindings.rbac.authorization.k8s.io": BindingStrategy,
+    "roles.rbac.authorization.k8s.io": RoleStrategy,
+    "rolebindings.rbac.authorization.k8s.io": BindingStrategy,
 }
 
 

@@ -120,6 +120,16 @@ def builtin_resources() -> tuple[Resource, ...]:
         schema = builtin(_CORE + kind)
         return Resource("", "v1", plural, kind.lower(), kind, namespaced, schema, **more)
 
+    def workload(plural: str, kind: str, short: str) -> Resource:
+        scale = Scale(("spec", "replicas"), ("status", "replicas"), ("spec", "selector"))
+        schema = builtin(f"io.k8s.api.apps.v1.{kind}")
+        return Resource("apps", "v1", plural, kind.lower(), kind, True, schema, short_names=(short,),
+                        categories=("all",), status=True, generation=True, scale=scale)  # fmt: skip
+
+    def rbac(plural: str, kind: str, namespaced: bool) -> Resource:
+        schema = builtin(f"io.k8s.api.rbac.v1.{kind}")
+        return Resource("rbac.authorization.k8s.io", "v1", plural, kind.lower(), kind, namespaced, schema)
+
     return (
         core("namespaces", "Namespace", False, short_names=("ns",), status=True, fields=_paths("status.phase"),
              extra_subresources={"finalize": ("v1", "Namespace", ("update",))}),
@@ -143,6 +153,14 @@ def builtin_resources() -> tuple[Resource, ...]:
         Resource("policy", "v1", "poddisruptionbudgets", "poddisruptionbudget", "PodDisruptionBudget", True,
                  builtin("io.k8s.api.policy.v1.PodDisruptionBudget"), short_names=("pdb",), status=True,
                  generation=True),
+        workload("deployments", "Deployment", "deploy"),
+        workload("replicasets", "ReplicaSet", "rs"),
+        Resource("networking.k8s.io", "v1", "networkpolicies", "networkpolicy", "NetworkPolicy", True,
+                 builtin("io.k8s.api.networking.v1.NetworkPolicy"), short_names=("netpol",), generation=True),
+        rbac("clusterroles", "ClusterRole", False),
+        rbac("clusterrolebindings", "ClusterRoleBinding", False),
+        rbac("roles", "Role", True),
+        rbac("rolebindings", "RoleBinding", True),
         Resource("apiextensions.k8s.io", "v1", "customresourcedefinitions", "customresourcedefinition",
                  "CustomResourceDefinition", False,
                  builtin("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"),
@@ -151,14 +169,16 @@ def builtin_resources() -> tuple[Resource, ...]:
 
 
 # Kubernetes has these, this server doesn't: a request for one is answered 501, not 404.
-ABSENT_CORE = frozenset({
+ABSENT_KINDS = frozenset({
     "bindings", "componentstatuses", "endpoints", "limitranges", "persistentvolumeclaims", "persistentvolumes",
-    "podtemplates", "replicationcontrollers", "resourcequotas",
+    "podtemplates", "replicationcontrollers", "resourcequotas", "controllerrevisions.apps", "daemonsets.apps",
+    "statefulsets.apps", "ingressclasses.networking.k8s.io", "ingresses.networking.k8s.io",
+    "ipaddresses.networking.k8s.io", "servicecidrs.networking.k8s.io",
 })  # fmt: skip
 ABSENT_GROUPS = frozenset({
-    "admissionregistration.k8s.io", "apiregistration.k8s.io", "apps", "authentication.k8s.io", "authorization.k8s.io",
+    "admissionregistration.k8s.io", "apiregistration.k8s.io", "authentication.k8s.io", "authorization.k8s.io",
     "autoscaling", "batch", "certificates.k8s.io", "events.k8s.io", "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io", "networking.k8s.io", "node.k8s.io", "rbac.authorization.k8s.io", "resource.k8s.io",
+    "internal.apiserver.k8s.io", "node.k8s.io", "resource.k8s.io",
     "scheduling.k8s.io", "storage.k8s.io", "storagemigration.k8s.io",
 })  # fmt: skip
 ABSENT_SUBRESOURCES = frozenset({

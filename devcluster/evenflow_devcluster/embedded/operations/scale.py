@@ -10,6 +10,7 @@ from evenflow_devcluster.embedded.operations.api import Api
 from evenflow_devcluster.embedded.operations.caller import Caller
 from evenflow_devcluster.embedded.patching.media_types import APPLY
 from evenflow_devcluster.embedded.store.memory import Key
+from evenflow_devcluster.embedded.syntax.selectors import selector_text
 
 
 def scale_of(resource: Resource, obj: Object) -> Object:
@@ -23,6 +24,8 @@ def scale_of(resource: Resource, obj: Object) -> Object:
         )
     status: Object = {"replicas": dig(obj, *paths.status_replicas) or 0}
     selector = dig(obj, *paths.selector) if paths.selector else None
+    if isinstance(selector, dict):
+        selector = selector_text(selector)
     if selector:
         status["selector"] = selector
     metadata = obj["metadata"]

@@ -29,7 +29,11 @@ def generated_name(prefix: str, rng: random.Random) -> str:
 
 
 def name_errors(name: str, rule: str, path: str = "metadata.name") -> Iterator[FieldError]:
-    """`rule` is subdomain or label."""
+    """`rule` is subdomain, label, or segment: whatever can stand between two slashes of a path."""
+    if rule == "segment":
+        if name in (".", "..") or "/" in name or "%" in name:
+            yield FieldError(path, "may not be '.' or '..', and may not contain '/' or '%'", "Invalid", name)
+        return
     pattern, text, longest = {
         "subdomain": (_SUBDOMAIN, _SUBDOMAIN_RULE, 253),
         "label": (_LABEL_1123, _LABEL_1123_RULE, 63),

@@ -138,3 +138,12 @@ def both(requirements: Sequence[Requirement], fields: Predicate | None) -> Predi
         return fields is None or fields(obj)
 
     return selected
+
+
+def selector_text(selector: Mapping[str, Any]) -> str:
+    """A metav1.LabelSelector as a query parameter carries it."""
+    words = {"in": "{} in ({})", "notin": "{} notin ({})", "exists": "{}", "absent": "!{}"}
+    terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
+    expressions = requirements_of({"matchExpressions": selector.get("matchExpressions")}) or ()
+    terms += [(one.key, words[one.operator].format(one.key, ",".join(sorted(one.values)))) for one in expressions]
+    return ",".join(text for _, text in sorted(terms))

@@ -32,9 +32,17 @@ ROOTS = {
     "apis__apiextensions.k8s.io__v1": [
         "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition"
     ],
+    "apis__apps__v1": ["io.k8s.api.apps.v1.Deployment", "io.k8s.api.apps.v1.ReplicaSet"],
     "apis__coordination.k8s.io__v1": ["io.k8s.api.coordination.v1.Lease"],
     "apis__discovery.k8s.io__v1": ["io.k8s.api.discovery.v1.EndpointSlice"],
+    "apis__networking.k8s.io__v1": ["io.k8s.api.networking.v1.NetworkPolicy"],
     "apis__policy__v1": ["io.k8s.api.policy.v1.PodDisruptionBudget"],
+    "apis__rbac.authorization.k8s.io__v1": [
+        "io.k8s.api.rbac.v1.ClusterRole",
+        "io.k8s.api.rbac.v1.ClusterRoleBinding",
+        "io.k8s.api.rbac.v1.Role",
+        "io.k8s.api.rbac.v1.RoleBinding",
+    ],
 }
 
 
