@@ -3,7 +3,7 @@
 from typing import Any
 
 from suite_behaviours import behaviour
-from suite_client import APPLY, Client, Object, url
+from suite_client import APPLY, MERGE, Client, Object, url
 from suite_objects import Gadgets, config_map, managers
 
 
@@ -146,3 +146,22 @@ async def test_update_manager(api: Client, ns: str) -> None:
     (manager, operation), _ = next(iter(managers(created).items()))
     assert operation == "Update"
     assert manager == "Python"
+
+
+@behaviour(
+    "scale-writers",
+    "A write of /scale takes the replicas over; where nobody owned them, as after an apply without, no trace stays.",
+)
+async def test_scale_writers(api: Client, ns: str, gadgets: Gadgets) -> None:
+    await api.create(gadgets.resource, ns, gadgets.make("owned", {"replicas": 1}), fieldManager="anna")
+    path = url(gadgets.resource, ns, "free")
+    await api.ok("PATCH", path, gadgets.make("free", {"size": 2}), content_type=APPLY, fieldManager="anna")
+    found = {}
+    for name in ("owned", "free"):
+        path = url(gadgets.resource, ns, name, "scale")
+        await api.ok("PATCH", path, {"spec": {"replicas": 2}}, content_type=MERGE, fieldManager="hpa")
+        stored = await api.get(gadgets.resource, ns, name)
+        assert stored["spec"]["replicas"] == 2
+        entries = [one for one in stored["metadata"]["managedFields"] if "f:replicas" in one["fieldsV1"]["f:spec"]]
+        found[name] = [(one["manager"], one["operation"], one.get("subresource")) for one in entries]
+    assert found == {"owned": [("hpa", "Update", "scale")], "free": []}

@@ -169,6 +169,8 @@ class Writer:
         owner = Owner(caller.manager, UPDATE, subresource)
 
         def owned() -> Managed:
+            if subresource == "scale" and not _counts_replicas(resource, managed):
+                return managed
             skip = unwritten(resource, new, subresource)
             old_fields = field_values(live, resource.schema, skip=skip)
             new_fields = field_values(new, resource.schema, skip=skip)
@@ -277,3 +279,12 @@ class Writer:
         if releasable(new):
             return self._store.remove(resource.qualified, key, new).object
         return self._store.put(resource.qualified, key, new).object
+
+
+def _counts_replicas(resource: Resource, managed: Managed) -> bool:
+    """Whether somebody owns the replicas; if nobody does, as after a server-side apply without them, /scale's writers
+    leave no trace: an object without managedFields isn't tracked, and the Scale has only those of its replicas."""
+    if resource.scale is None:
+        return True
+    path = tuple(f"f:{step}" for step in resource.scale.spec_replicas)
+    return any(path in owned.paths for owned in managed.values())
