@@ -198,7 +198,12 @@ def test_a_class_minimum_above_the_replicas_is_only_a_warning() -> None:
     few = LLMServingPoolSpec.model_validate(pool(replicas=2, trafficClasses=classes)["spec"])
     (warning,) = warnings(few)
     assert warning.path == "spec.trafficClasses[0].minReplicas"
-    enough = LLMServingPoolSpec.model_validate(
-        pool(replicas=2, trafficClasses=classes, autoscaling={"maxReplicas": 3})["spec"]
-    )
+    enough = LLMServingPoolSpec.model_validate(pool(trafficClasses=classes, autoscaling={"maxReplicas": 3})["spec"])
     assert warnings(enough) == []
+
+
+def test_replicas_beside_autoscaling_are_a_warning() -> None:
+    spec = LLMServingPoolSpec.model_validate(pool(replicas=2, autoscaling={})["spec"])
+    (warning,) = warnings(spec)
+    assert warning.path == "spec.replicas"
+    assert "leave it out" in warning.message

@@ -6,7 +6,7 @@ from typing import Any
 from core_toy_cluster import Engine, ToyCluster, spec_of
 
 from evenflow_model.steptime import step_time_model
-from evenflow_operator.core.plan import Plan, ScalePool
+from evenflow_operator.core.plan import CreatePod, Plan, ScalePool
 from evenflow_operator.core.scaling.engine import Engine as Shape
 from evenflow_operator.core.snapshot import ReplicaWriter, Snapshot
 
@@ -41,6 +41,8 @@ class Traffic(ToyCluster):
     starting: bool = False
     """Whether new pods stay in the state of loading their model."""
     written: list[int] = field(default_factory=list)
+    over: int = 0
+    """Most GPUs beyond those of the replicas wanted that a new pod brought the pool to."""
     obeyed: bool = True
     """Whether the API server takes what the autoscaler writes."""
 
@@ -48,7 +50,9 @@ class Traffic(ToyCluster):
         return replace(super().snapshot(), replica_writers=self.writers)
 
     def decide(self) -> Plan:
-        plan = super().decide()
+        replicas, plan = self.replicas, super().decide()
+        if any(isinstance(command, CreatePod) for command in plan.commands):
+            self.over = max(self.over, self.holding() - replicas)
         for command in plan.commands:
             if isinstance(command, ScalePool):
                 self.written.append(command.replicas)

@@ -196,10 +196,12 @@ def test_what_is_stale_or_seen_once_is_unknown() -> None:
 
 
 def test_the_wait_of_an_idle_engine_is_no_iteration_time() -> None:
-    idle, busy = Sample(0.0, 0.0, 0.0, 0.0, 0.0), Sample(15.0, 40.0, 0.0, 40.0, 10.0)
+    idle, busy = Sample(0.0, 3.0, 0.0, 0.0, 0.0), Sample(15.0, 40.0, 0.0, 40.0, 10.0)
     later = Sample(30.0, 40.0, 0.0, 100.0, 500.0)
     paces = usages({"a": [idle, busy, later]}, 30.0, 90.0, 15.0)["a"].paces
     assert paces == (Pace(40.0, 4.0, pytest.approx(490 / 15)),)
+    # A queue means that it never was.
+    assert len(usages({"a": [replace(idle, waiting=1.0), busy]}, 15.0, 90.0, 15.0)["a"].paces) == 1
 
 
 @given(st.lists(st.tuples(st.floats(0, 30), st.integers(1, 1000)), min_size=1, max_size=60), st.floats(0, 400))

@@ -234,6 +234,9 @@ def warnings(spec: LLMServingPoolSpec) -> list[FieldError]:
     if spec.engine.type is EngineType.VLLM and spec.engine.simulated != SimulatedEngine():
         text = "found settings that type VLLM ignores; remove them, or set spec.engine.type to Simulated"
         found.append(FieldError("spec.engine.simulated", text))
+    if spec.autoscaling is not None and "replicas" in spec.model_fields_set:
+        text = f"found {spec.replicas} beside spec.autoscaling; leave it out, or each apply sets back what it wrote"
+        found.append(FieldError("spec.replicas", text))
     most = spec.replicas if spec.autoscaling is None else spec.autoscaling.max_replicas
     found += [
         FieldError(

@@ -83,7 +83,7 @@ def scaled(
         complete_since=None if load.silent else state.complete_since or situation.now,
     )
     command = _up(situation, seen, called, high, target)
-    limited = _limited(situation, load, called, state, (low, high))
+    limited = _limited(situation, load, called, state, (low, high), window)
     if command is None and limited is None:
         obstacle = _obstacle(situation, load, state, window, target, loss)
         if obstacle is None:
@@ -101,7 +101,7 @@ def _said(limited: tuple[ScalingLimitedReason, str] | None, words: str) -> tuple
 
 
 def _limited(
-    situation: Situation, load: PoolLoad, called: int, state: ScalingState, bounds: tuple[int, int]
+    situation: Situation, load: PoolLoad, called: int, state: ScalingState, bounds: tuple[int, int], window: float
 ) -> tuple[ScalingLimitedReason, str] | None:
     """Why replicas don't move, or that they needn't; None when fewer would do and are allowed."""
     reason = ScalingLimitedReason
@@ -112,7 +112,7 @@ def _limited(
         silent = ", ".join(map(str, load.silent[:8]))
         return reason.METRICS_UNAVAILABLE, f"no usable figures of slot {silent}, so replicas don't fall"
     replicas = situation.spec.replicas
-    if highest(state.recommended, situation.now - SAID_LOW_SECONDS) >= replicas:
+    if highest(state.recommended, situation.now - min(window, SAID_LOW_SECONDS)) >= replicas:
         return reason.WITHIN_LIMITS, ""
     if replicas <= low:
         return reason.AT_MIN_REPLICAS, f"{called} replicas would do, {low} are the fewest"

@@ -11,8 +11,8 @@ from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
 
 WINDOW_INTERVALS = 4
 SHORTEST_WINDOW_SECONDS = 10.0
-BUSY_REQUESTS = 2.0
-"""With fewer running requests an engine may well have been idle in between two samples."""
+BUSY_REQUESTS = 4.0
+"""With fewer running requests, and none that wait, an engine may well have been idle in between two samples."""
 SHORTEST_SPAN = 0.5
 """Samples that lie closer together than this part of a metric interval tell no rate."""
 
@@ -98,7 +98,8 @@ def _usage(history: Sequence[Sample], window: float) -> Usage:
 def _pace(before: Sample, after: Sample) -> Pace | None:
     """None for an engine that may have been idle in between: that would count as long iterations."""
     seconds, iterated = after.at - before.at, _increase(before.iterations, after.iterations)
-    if min(before.running, after.running) < BUSY_REQUESTS or not iterated or seconds <= 0:
+    busy = all(sample.running >= BUSY_REQUESTS or sample.waiting > 0 for sample in (before, after))
+    if not busy or not iterated or seconds <= 0:
         return None
     admitted = _increase(before.admitted, after.admitted)
     running = (before.running + after.running) / 2
