@@ -125,4 +125,7 @@ class Objects(list[Json]):
 
 
 if __name__ == "__main__":
-    print(binary())
+    try:
+        print(binary())
+    except NoHelm as error:
+        sys.exit(str(error))
