@@ -53,7 +53,7 @@ def capacity(subject: Subject, placements: Placements) -> Capacity:
     engine = _engine(subject, placements.everywhere().groups[0])
     target = (spec.autoscaling or Autoscaling.model_validate({})).target_load_percent / 100
     most = engine.most_admitted
-    at_target, sustained = engine.rate(target * most), engine.rate(most)
+    at_target, sustained = 1000.0 * target * most / engine.counted_ms(target), engine.rate(most)
     now = first = needed = load_needed = total = None
     if subject.rates is not None:
         total = math.fsum(subject.rates.values())
