@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,6 +111,7 @@ class VllmServer:
         ]
         self._environment = environment(worker, self.config, self.admin[0])
         self.process: subprocess.Popen[bytes] | None = None
+        self._asked = 0
 
     @property
     def url(self) -> str:
@@ -188,10 +189,14 @@ class VllmServer:
         stop_after: int | None = None,
         **fields: Any,
     ) -> int:
-        """Stream one completion; returns the chunks with text. `stop_after` chunks the client hangs up."""
+        """Stream one completion; returns the chunks with text. `stop_after` chunks the client hangs up.
+
+        Every prompt begins differently: equal ones share their memory, answers included, and nobody would wait long.
+        """
+        self._asked += 1
         body = {
             "model": "tiny",
-            "prompt": " ".join(f"w{3 + number % 500}" for number in range(prompt)),
+            "prompt": " ".join(f"w{3 + (self._asked * 37 + number) % 500}" for number in range(prompt)),
             "max_tokens": tokens,
             "ignore_eos": True,
             "temperature": 0,
@@ -207,6 +212,34 @@ class VllmServer:
                     if chunks == stop_after:
                         return chunks
         return chunks
+
+    async def keep_asking(self, session: aiohttp.ClientSession, answered: list[int], over: asyncio.Event) -> None:
+        """One client that asks again as soon as it is answered, until it is `over`: never too early, never too late."""
+        while not over.is_set():
+            self._asked += 1
+            body = {"model": "tiny", "prompt": f"w{3 + self._asked * 37 % 500} w9 w8", "max_tokens": 400}
+            body |= {"ignore_eos": True, "temperature": 0}
+            async with session.post(f"{self.url}/v1/completions", json=body) as answer:
+                assert answer.status == 200, await answer.text()
+                answered.append((await answer.json())["usage"]["completion_tokens"])
+
+    @contextlib.asynccontextmanager
+    async def loaded(self, clients: int = 40) -> AsyncIterator[list[int]]:
+        """So many clients at once that some requests wait, from the first line of the block to its last; afterwards the
+        list holds the length of every answer."""
+        answered: list[int] = []
+        over = asyncio.Event()
+        async with client() as session, asyncio.TaskGroup() as group:
+            for _ in range(clients):
+                group.create_task(self.keep_asking(session, answered, over))
+            try:
+                await until(self.somebody_waits, "some requests wait")
+                yield answered
+            finally:
+                over.set()
+
+    async def somebody_waits(self) -> bool:
+        return bool((await self.state())["waiting"] > 0)
 
 
 def _signal(group: int, how: int) -> None:
