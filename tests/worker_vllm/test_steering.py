@@ -78,10 +78,10 @@ class FakeScheduler:
             assert self.waiting.pop_request() is request
             crowded = adapter is not None and adapters and adapter not in adapters
             if crowded or request.request_id in self.blocked:
-                self.deferred_waiting.add(request)
+                getattr(self, "deferred_waiting", set()).add(request)
                 skipped.append(request)
                 continue
-            self.deferred_waiting.discard(request)
+            getattr(self, "deferred_waiting", set()).discard(request)
             request.status = Status("RUNNING")
             self.running.append(request)
             adapters |= {adapter} if adapter is not None else set()
@@ -298,6 +298,17 @@ def test_the_watermark_is_the_operators_once_there_is_one() -> None:
     assert manager.watermark_blocks == 3
     bench.apply(replace(CONFIG, generation=1, admission=Admission(watermark=0.1)))
     assert manager.watermark_blocks == 10
+
+
+def test_without_a_list_of_the_skipped_the_cap_still_holds() -> None:
+    """It has had another name before, so nothing else may hang on it."""
+    bench = Bench(replace(CONFIG, admission=Admission("Limited", "Requests", 1.0, 0.0)))
+    del bench.scheduler.deferred_waiting
+    for name in ("a", "b", "c"):
+        bench.add(name)
+    bench.scheduler.schedule()
+    assert bench.running == ["a"]
+    assert not bench.failures()
 
 
 @pytest.mark.parametrize("name", ["pause_state", "block_size", "kv_cache_config"])

@@ -161,7 +161,7 @@ class Hooks:
         """
         listed = getattr(self.scheduler, "skipped_waiting", None)
         if listed is None:
-            deferred: Iterable[Any] = self.scheduler.deferred_waiting
+            deferred: Iterable[Any] = getattr(self.scheduler, "deferred_waiting", ())
             return deferred
         ours = [request for request in listed if request.status.name in WITHOUT_MEMORY]
         if ours:
