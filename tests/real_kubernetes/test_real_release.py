@@ -4,15 +4,18 @@ The node agent starts the operator's own pods as processes of this computer. It 
 account's kubeconfig comes as a Secret; everything else is the chart's, the permissions above all.
 """
 
+import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from chart_values import NAMESPACED
 from e2e_stack import Stack
-from helm_tool import Helm, NoHelm, Refused, binary
+from helm_tool import CHART, Helm, NoHelm, Refused, binary
 from real_accounts import kubeconfig_of
-from release_kit import QUICK_LEASE, WAIT, leave, live, run
+from release_kit import DEFINITION, QUICK_LEASE, WAIT, leave, live, run
 from test_real_permissions import seen
 
 pytestmark = [pytest.mark.cluster, pytest.mark.asyncio(loop_scope="module")]
@@ -66,6 +69,39 @@ async def test_every_object_of_a_namespaced_release_is_accepted(stack: Stack, he
         ):
             found, _ = await stack.client.list(f"/apis/{kind.format(place)}")
             assert found
+    await run(helm, "uninstall", home, *WAIT)
+
+
+async def test_a_definition_from_elsewhere_is_adopted_and_goes_with_the_releases_versions(
+    stack: Stack, helm: Helm, tmp_path: Path
+) -> None:
+    home = await stack.namespace()
+    words = "Engine pods wanted"
+    found = await stack.client.get(DEFINITION)
+    older = yaml.safe_load(yaml.safe_dump(found).replace(words, "Older words"))
+    # Whoever wrote it owns its fields: Helm alone would be told of a conflict.
+    await stack.client.patch(DEFINITION, {"spec": {"versions": older["spec"]["versions"]}})
+    with pytest.raises(Refused, match="conflict"):
+        await run(helm, "install", home)
+    await run(helm, "uninstall", home, *WAIT)
+    await run(helm, "install", home, "--force-conflicts")
+
+    newer = tmp_path / "newer"
+    shutil.copytree(CHART, newer)
+    (template,) = (newer / "templates" / "crds").iterdir()
+    template.write_text(template.read_text().replace(words, "Newer words"))
+
+    async def shown() -> str:
+        return yaml.safe_dump((await stack.client.get(DEFINITION))["spec"])
+
+    assert words in await shown()
+    await asyncio.to_thread(helm.run, "upgrade", "evenflow", str(newer), "--namespace", home)
+    assert "Newer words" in await shown()
+    await asyncio.to_thread(helm.run, "rollback", "evenflow", "1", "--namespace", home)
+    assert words in await shown()
+    await run(helm, "uninstall", home, *WAIT)
+    # The same name again needs no flag.
+    await asyncio.to_thread(helm.run, "install", "evenflow", str(CHART), "--namespace", home)
     await run(helm, "uninstall", home, *WAIT)
 
 
