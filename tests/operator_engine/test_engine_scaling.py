@@ -12,6 +12,7 @@ from engine_kit import NAMESPACE, DictCluster, ManualClock, pool_object, pool_re
 from evenflow_operator.adapters import views
 from evenflow_operator.adapters.cluster import KubeCluster
 from evenflow_operator.adapters.kube import MERGE_PATCH
+from evenflow_operator.api.names import API_VERSION, KIND
 from evenflow_operator.core.decisions import recorded
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import Decision, Plan, ScalePool, ScalingFigures
@@ -175,3 +176,28 @@ async def test_bounds_are_written_through_scale_and_a_rival_is_left_alone(tmp_pa
         await eventually(told, "both are told as Events")
         await eventually(lambda: len(s.names()) == 1, "the rival's number is obeyed")
         assert (await s.pool())["spec"]["replicas"] == 1
+
+
+async def test_a_rival_is_left_alone_where_managed_fields_name_nobody(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s, running(s.settings()):
+        spec = {
+            "model": {"name": "m"},
+            "engine": {"type": "Simulated"},
+            "autoscaling": {"minReplicas": 2, "maxReplicas": 6},
+            "metrics": {"intervalSeconds": 1, "staleAfterSeconds": 10},
+        }
+        body = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "llama"}, "spec": spec}
+        await s.request(
+            "PATCH",
+            f"{pools('default')}/llama",
+            body=body,
+            content_type="application/apply-patch+yaml",
+            query=[("fieldManager", "kubectl")],
+        )
+        await eventually(lambda: len(s.names()) == 2, "two pods, as minReplicas asks")
+        await eventually(lambda: s.condition("ScalingLimited").get("reason") == "MetricsUnavailable", "no rival yet")
+        entries = (await s.pool())["metadata"]["managedFields"]
+        assert not any("f:replicas" in entry["fieldsV1"].get("f:spec", {}) for entry in entries)
+        await scale_by_hand(s, 3, "kube-controller-manager")
+        await eventually(lambda: s.condition("ScalingLimited").get("reason") == "OtherWriter", "somebody is reported")
+        await eventually(lambda: len(s.names()) == 3, "the rival's number is obeyed")

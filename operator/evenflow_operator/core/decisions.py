@@ -124,6 +124,12 @@ def scaled_at(records: Sequence[Mapping[str, Any]]) -> float | None:
     return max((time for time in times if time is not None), default=None)
 
 
+def scaled_to(records: Sequence[Mapping[str, Any]]) -> int | None:
+    """The replicas that the autoscaler wrote last, as far as the record goes back."""
+    written = [record.get("inputs", {}).get(REPLICAS_INPUT, "") for record in records if is_scaling(record)]
+    return int(written[-1]) if written and written[-1].isdecimal() else None
+
+
 def _newest(records: tuple[Mapping[str, Any], ...], now: float) -> tuple[Mapping[str, Any], ...]:
     surplus = len(records) - MAX_DECISIONS
     if surplus <= 0:

@@ -14,7 +14,7 @@ from evenflow_operator.core.scaling.samples import window_seconds
 from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.scaling.window import highest, noted
 from evenflow_operator.core.scaling.wording import down_message, figures_of, load_words, up_message
-from evenflow_operator.core.scaling.writers import other_writer
+from evenflow_operator.core.scaling.writers import known_writers, noticed, other_writer
 from evenflow_operator.core.slots.drains import SlotLoss, scale_down_victim
 from evenflow_operator.core.slots.survey import Situation
 
@@ -56,11 +56,12 @@ def scaled(
     `nominal`: wall seconds per modelled engine second until measured."""
     snapshot, replicas = situation.snapshot, situation.spec.replicas
     reason = ScalingLimitedReason
-    state = snapshot.memory.scaling
+    records = snapshot.memory.decisions
+    state = noticed(snapshot.memory.scaling, replicas, snapshot.replica_writers, records, situation.now)
     unknown = replace(state, recommended=(), complete_since=None)
     if replicas == 0:
         return Scaling(unknown, (False, reason.DISABLED, "spec.replicas is 0: the autoscaler leaves it there"))
-    rival = other_writer(snapshot.replica_writers, snapshot.memory.decisions, situation.now)
+    rival = other_writer(known_writers(state, snapshot.replica_writers), records, situation.now)
     if rival is not None:
         return Scaling(unknown, (True, reason.OTHER_WRITER, rival))
     low, high = bounds_of(situation.spec, autoscaling)

@@ -26,3 +26,7 @@ class ScalingState:
     """Times and replicas that the load called for, within the stabilisation window: from each on, none was higher."""
     complete_since: float | None = None
     """Since when the load was known without a gap; None while it isn't."""
+    replicas: int | None = None
+    """`spec.replicas` of the last look."""
+    unnamed_at: float | None = None
+    """When somebody whom managedFields don't name changed them since our last write."""

@@ -4,10 +4,12 @@ The built-in autoscaler doesn't fight: it keeps its hands off and says who it is
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenflow_operator.api.names import SCALE_MANAGER
-from evenflow_operator.core.decisions import scaled_at
+from evenflow_operator.core.decisions import scaled_at, scaled_to
+from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.snapshot import ReplicaWriter
 from evenflow_operator.core.times import rfc3339
 
@@ -15,6 +17,33 @@ HANDS_OFF_SECONDS = 3600.0
 """For so long another one's write stands."""
 ANSWERED_BACK_SECONDS = 24 * 3600.0
 """For so long it stands when it overwrote a write of ours younger than HANDS_OFF_SECONDS: such a writer comes back."""
+
+
+UNNAMED = "somebody whom the API server doesn't name"
+
+
+def noticed(
+    state: ScalingState,
+    replicas: int,
+    writers: Sequence[ReplicaWriter],
+    records: Sequence[Mapping[str, Any]],
+    now: float,
+) -> ScalingState:
+    """With a change of the replicas that nobody owns: after a server-side apply without them, no write of /scale is
+    recorded (docs/kubernetes.md §2.3)."""
+    at, ours = state.unnamed_at, scaled_at(records)
+    if at is not None and ours is not None and ours > at:
+        at = None
+    if not writers and state.replicas is not None and replicas not in (state.replicas, scaled_to(records)):
+        at = now
+    return replace(state, replicas=replicas, unnamed_at=at)
+
+
+def known_writers(state: ScalingState, writers: Sequence[ReplicaWriter]) -> Sequence[ReplicaWriter]:
+    """Those of managedFields; if there are none, whoever was noticed without a name."""
+    if writers or state.unnamed_at is None:
+        return writers
+    return (ReplicaWriter(UNNAMED, "Update", "scale", state.unnamed_at),)
 
 
 def other_writer(writers: Sequence[ReplicaWriter], records: Sequence[Mapping[str, Any]], now: float) -> str | None:
