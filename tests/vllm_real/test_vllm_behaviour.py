@@ -1,17 +1,19 @@
 """How the worker steers a real scheduler: order, cap, victims, watermark, classes, predictors, faults."""
 
 import logging
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from vllm_kit import make_engine
 from vllm_steered import SVF, Clock, apply, engine, no_hook_failed, running, waiting
 
-from evenflow_contract.worker_config import Admission, WorkerConfig
+from evenflow_contract.worker_config import Admission, Predictor, WorkerConfig
 from evenflow_worker.predict import Prompt
 from evenflow_worker.vllm.events import HookFailed, Misrouted, ModelAsked
 from evenflow_worker.vllm.record import record_of
@@ -131,7 +133,7 @@ def test_a_trained_model_re_keys_what_waits(model_dir: Path) -> None:
         made.add(name, [*([4] * 9), last], 5)
     assert waiting(made) == ["a", "b", "c"], "until the model has answered, the prior decides"
     events = made.scheduler.evenflow.steering.events
-    for _ in range(1000):
+    for _ in range(6000):
         if sum(event.batch for event in events if isinstance(event, ModelAsked)) == 4:
             break
         time.sleep(0.01)
@@ -153,21 +155,48 @@ def test_max_tokens_is_a_bound_that_the_simulated_engine_does_not_use(model_dir:
     assert record.predicted == 7
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["register", "enqueue", "begin", "sort", "allows_head", "admitted", "evicted", "finished", "recompute", "apply"],
+def test_a_model_named_by_the_config_is_loaded_and_asked(model_dir: Path, tmp_path: Path) -> None:
+    path = tmp_path / "weights.npz"
+    weights = np.zeros(512, dtype=np.float32)
+    weights[9] = 2.0
+    np.savez(path, weights=weights, bias=np.float64(3.0), slope=np.float64(0.0))
+    made = engine(model_dir, replace(SVF, predictor=Predictor("Model", str(path))))
+    request = made.add("r", [9] * 20, 500)
+    record = record_of(request)
+    assert record is not None
+    for _ in range(6000):
+        made.scheduler.evenflow._take_predictions()
+        if record.predicted == pytest.approx(math.exp(5.0), rel=1e-5):
+            break
+        time.sleep(0.01)
+    assert record.predicted == pytest.approx(math.exp(5.0), rel=1e-5)
+    apply(made, replace(SVF, generation=2))
+    assert not made.scheduler.evenflow.models.enabled
+    no_hook_failed(made)
+
+
+FAULTS = (
+    *("register", "enqueue", "begin", "sort", "allows_head", "admitted", "evicted", "finished", "recompute", "apply"),
+    *("_cached_tokens", "hooks._take_predictions", "hooks._skipped", "hooks.models", "hooks.peaks"),
 )
+
+
+@pytest.mark.parametrize("name", FAULTS)
 def test_no_fault_of_ours_stops_the_engine(
     model_dir: Path, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = engine(model_dir, num_blocks=9, max_model_len=128)
-    steering = made.scheduler.evenflow.steering
+    hooks = made.scheduler.evenflow
+    steering = hooks.steering
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("boom")
 
     if name == "enqueue":
         monkeypatch.setattr(steering, "_key_of", broken)
+    elif name.startswith("hooks."):
+        part = name.removeprefix("hooks.")
+        monkeypatch.setattr(hooks, part, broken if part.startswith("_") else object())
     else:
         monkeypatch.setattr(steering, name, broken)
     # A cap that asks and never refuses, so that there are evictions, too.

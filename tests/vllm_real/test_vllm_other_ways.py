@@ -230,6 +230,34 @@ def test_cached_prompt_tokens_are_no_volume(model_dir: Path) -> None:
     no_hook_failed(made)
 
 
+def test_what_was_cached_since_is_found_when_the_queue_is_keyed_again(model_dir: Path) -> None:
+    clock = Clock()
+    made = engine(
+        model_dir, replace(SVF, aging_seconds=30.0), clock=clock, caching=True, num_blocks=200, max_num_seqs=1
+    )
+    shared = [9] * 160
+    made.add("first", shared, 2, traffic_class="short")
+    second = made.add("second", [*shared, 5, 6, 7], 5, traffic_class="long")
+    record = record_of(second)
+    assert record is not None
+    before = (record.cached, record.metric)
+    assert before[0] == 0
+    for _ in range(2):
+        made.step()
+    assert made.finished == ["first"]
+    made.add("third", [4] * 20, 8, traffic_class="short")
+    made.scheduler.waiting.remove_request(second)
+    made.scheduler.waiting.add_request(second)
+    assert record.cached == 0, "asked at enqueue and when the queue is keyed again, not each time"
+    made.step()
+    clock.now = 10.0
+    made.step()
+    assert record.cached == 160
+    assert record.metric < before[1]
+    made.run()
+    no_hook_failed(made)
+
+
 def test_our_look_up_agrees_with_vllms_for_random_prompts(model_dir: Path, seed: int) -> None:
     source = random.Random(seed)
     made = engine(model_dir, caching=True, num_blocks=60, block_size=4, max_model_len=200)

@@ -300,6 +300,31 @@ def test_the_watermark_is_the_operators_once_there_is_one() -> None:
     assert manager.watermark_blocks == 10
 
 
+@pytest.mark.parametrize("broken", [None, "begin", "recompute"])
+def test_vllms_own_pass_runs_exactly_once(broken: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever our hooks do; and what it raises is vLLM's to handle, with the queue as it was."""
+    bench = Bench()
+    passes: list[Any] = []
+    original = FakeScheduler.schedule
+    monkeypatch.setattr(FakeScheduler, "schedule", lambda self: passes.append(self) or original(self))
+    if broken is not None:
+        monkeypatch.setattr(bench.steering, broken, None)
+    bench.add("a")
+    bench.scheduler.schedule()
+    assert (len(passes), bench.running) == (1, ["a"])
+    assert len(bench.failures()) == (broken is not None)
+
+    def fails(self: Any) -> Any:
+        raise OSError("the pass fails")
+
+    monkeypatch.setattr(FakeScheduler, "schedule", fails)
+    bench.apply(replace(CONFIG, generation=2, admission=Admission("Limited", "Requests", 0.001)))
+    bench.add("b")
+    with pytest.raises(OSError, match="the pass fails"):
+        bench.scheduler.schedule()
+    assert bench.scheduler.waiting, "the gate is gone with the pass"
+
+
 def test_without_a_list_of_the_skipped_the_cap_still_holds() -> None:
     """It has had another name before, so nothing else may hang on it."""
     bench = Bench(replace(CONFIG, admission=Admission("Limited", "Requests", 1.0, 0.0)))

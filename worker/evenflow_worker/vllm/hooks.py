@@ -67,9 +67,9 @@ class Hooks:
 
     def entered(self, request: Any) -> None:
         """The same request, now that the engine holds it and can't lose it: a trained model may look at it."""
-        if not self.models.enabled or request.sampling_params is None:
-            return
         try:
+            if not self.models.enabled or request.sampling_params is None:
+                return
             # The list itself, not a copy: a long prompt must cost the engine's thread nothing.
             prompt = Prompt(self.steering.class_of(request), request.num_prompt_tokens, request.prompt_token_ids)
             self.models.submit(request, prompt)

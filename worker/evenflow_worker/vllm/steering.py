@@ -117,7 +117,7 @@ class Steering:
         if found.misrouted:
             self.events.append(Misrouted())
         setattr(request, ATTRIBUTE, record)
-        record.cached = self._cached_tokens(request)
+        self._look_up_cached(request)
         if request.sampling_params is not None:
             self.predict(request, self.predictor.predict(record.traffic_class, prompt))
         else:
@@ -301,12 +301,18 @@ class Steering:
             record.cost = None
 
     def _look_up_cached(self, request: Any) -> None:
+        """Own guard: without the prefix cache's answer, prediction, order and cap are as good as they were."""
         record = record_of(request)
-        if record is not None:
+        if record is None:
+            return
+        try:
             cached = self._cached_tokens(request)
-            if cached != record.cached:
-                record.cached = cached
-                self._measure(request)
+        except Exception:
+            self.failed("cached")
+            return
+        if cached != record.cached:
+            record.cached = cached
+            self._measure(request)
 
     def _rekey(self, now: float) -> None:
         self.queue.rekey_all(self.key)
