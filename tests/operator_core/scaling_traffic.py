@@ -99,9 +99,10 @@ class Traffic(ToyCluster):
         return [one for one in self.status["decisions"] if one["type"] == "Scale" and "replicas" in one["inputs"]]
 
 
-def under(rate: float, replicas: int = 2, seconds: float = 600.0, **autoscaling: Any) -> Traffic:
+def under(rate: float, replicas: int = 2, seconds: float = 600.0, metrics: Any = None, **autoscaling: Any) -> Traffic:
     """A pool that has been under this traffic for a while."""
     settings = {"minReplicas": 1, "maxReplicas": 8, **autoscaling}
-    cluster = Traffic(spec_of(replicas=replicas, autoscaling=settings), gpus=32, rate=rate)
+    fields = {"autoscaling": settings, **({"metrics": metrics} if metrics else {})}
+    cluster = Traffic(spec_of(replicas=replicas, **fields), gpus=32, rate=rate)
     cluster.pass_time(seconds)
     return cluster

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow_model.steptime import step_time_model
-from evenflow_operator.core.scaling.engine import RESOURCES, Engine
+from evenflow_operator.core.scaling.engine import RESOURCES, Engine, counted_ms
 from evenflow_operator.core.scaling.load import DRAIN_SECONDS, PoolLoad, SlotUse, calibration_of, pool_load
 from evenflow_operator.core.scaling.samples import Pace, Usage, newest, usages
 from evenflow_operator.core.scaling.state import Sample
@@ -42,7 +42,7 @@ def load_of(*slots: SlotUse) -> PoolLoad:
 
 def at_target(engine: Engine) -> float:
     """Requests per second that put one slot exactly on target."""
-    return 1000 * TARGET * engine.most_admitted / engine.counted_ms(TARGET)
+    return 1000 * TARGET * engine.most_admitted / counted_ms(engine, TARGET)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_few_survivors_are_counted_at_the_iteration_time_that_they_will_have() -
 
 
 def test_a_queue_that_drains_in_time_calls_for_nothing() -> None:
-    per_second = 1000 * CHAT.most_admitted / CHAT.counted_ms(TARGET)
+    per_second = 1000 * CHAT.most_admitted / counted_ms(CHAT, TARGET)
     rate = 0.5 * per_second
     short = load_of(use(arrivals=rate, waiting=0.4 * per_second * DRAIN_SECONDS))
     assert short.called_for(TARGET) == 1
@@ -106,7 +106,7 @@ def test_a_queue_that_drains_in_time_calls_for_nothing() -> None:
 
 
 def test_a_queue_waits_for_the_slots_that_are_on_their_way() -> None:
-    per_second = 1000 * CHAT.most_admitted / CHAT.counted_ms(TARGET)
+    per_second = 1000 * CHAT.most_admitted / counted_ms(CHAT, TARGET)
     crowded = use(0, arrivals=0.5 * per_second, waiting=3 * per_second * DRAIN_SECONDS)
     coming = use(1, serving=False)
     assert load_of(crowded).called_for(TARGET) == 4

@@ -119,6 +119,20 @@ def test_one_silent_engine_stops_the_way_down_alone() -> None:
     assert cluster.written == [7]
 
 
+def test_samples_that_come_more_seldom_than_asked_for_are_enough() -> None:
+    cluster = under(40.0, seconds=0, metrics={"intervalSeconds": 5, "staleAfterSeconds": 90})
+    cluster.pass_time(300)
+    assert cluster.written == [6]
+
+
+def test_an_engine_that_restarted_in_its_pod_starts_to_count_anew() -> None:
+    cluster = under(10.0, seconds=120)
+    for engine in cluster.engines.values():
+        engine.admitted = engine.iterations = 0.0
+    cluster.pass_time(600)
+    assert (cluster.written, cluster.limited()[1]) == ([], "WithinLimits")
+
+
 def test_bounds_hold_whatever_the_load_and_come_first() -> None:
     low = under(0.0, replicas=1, seconds=30, minReplicas=3)
     assert low.written == [3]

@@ -14,7 +14,7 @@ from evenflow_operator.api.names import MAX_REPLICAS
 from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
 from evenflow_operator.core.placement.lengths import class_shares
 from evenflow_operator.core.placement.search import slot_counts
-from evenflow_operator.core.scaling.engine import Engine, Load
+from evenflow_operator.core.scaling.engine import Engine, Load, counted_ms
 
 MORE_REPLICAS = 24
 """Replica counts tried beyond what the pool's mix as a whole would need, where classes are on some slots only."""
@@ -53,7 +53,7 @@ def capacity(subject: Subject, placements: Placements) -> Capacity:
     engine = _engine(subject, placements.everywhere().groups[0])
     target = (spec.autoscaling or Autoscaling.model_validate({})).target_load_percent / 100
     most = engine.most_admitted
-    at_target, sustained = 1000.0 * target * most / engine.counted_ms(target), engine.rate(most)
+    at_target, sustained = 1000.0 * target * most / counted_ms(engine, target), engine.rate(most)
     now = first = needed = load_needed = total = None
     if subject.rates is not None:
         total = math.fsum(subject.rates.values())

@@ -78,7 +78,7 @@ def _perceived(snapshot: Snapshot, spec: LLMServingPoolSpec) -> Snapshot:
         observed_at=observed_at,
         scaling=ScalingState()
         if spec.autoscaling is None
-        else replace(memory.scaling, history=renewed_history(snapshot, own, spec.metrics.interval_seconds)),
+        else replace(memory.scaling, history=renewed_history(snapshot, own, spec.metrics)),
     )
     return replace(snapshot, memory=memory)
 

@@ -6,6 +6,7 @@ per iteration and runs a·E[output] sequences. An iteration then takes t(a) of t
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from evenflow_model.steptime import StepTimeModel
@@ -80,16 +81,18 @@ class Engine:
         """Requests per second."""
         return 1000.0 * admitted / self.step_ms(admitted)
 
-    def counted_ms(self, target: float) -> float:
-        """The iteration time that loads are counted at: that of the target load (0 to 1).
-
-        Where iterations take longer as they fill, a part of a resource stands for a larger part of the rate; with
-        prefill alone for nearly all of it. So it is never so short that the target would be nearer to the highest rate
-        than halfway.
-        """
-        most = self.most_admitted
-        return max(self.step_ms(target * most), self.step_ms(most) * target / ((1 + target) / 2))
-
     def load(self, rate: float, target: float) -> Load:
         """At `rate` requests per second."""
-        return Load(self.shares(rate * self.counted_ms(target) / 1000.0))
+        return Load(self.shares(rate * counted_ms(self, target) / 1000.0))
+
+
+@lru_cache(maxsize=1024)
+def counted_ms(engine: Engine, target: float) -> float:
+    """The iteration time that loads are counted at: that of the target load (0 to 1).
+
+    Where iterations take longer as they fill, a part of a resource stands for a larger part of the rate; with prefill
+    alone for nearly all of it. So it is never so short that the target would be nearer to the highest rate than
+    halfway. Remembered, because all slots of a mix ask for the same.
+    """
+    most = engine.most_admitted
+    return max(engine.step_ms(target * most), engine.step_ms(most) * target / ((1 + target) / 2))

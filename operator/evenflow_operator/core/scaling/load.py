@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource
+from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource, counted_ms
 from evenflow_operator.core.scaling.samples import Pace, Usage
 
 DRAIN_SECONDS = 300.0
@@ -19,6 +19,8 @@ TOLERANCE = 0.1
 """A load within this part of the target is on target, as in Kubernetes' HPA; fewer slots stay below by as much."""
 NOISE = 2.0
 """So many standard deviations of a Poisson count are taken for chance before a replica is added."""
+MOST_PACES = 64
+"""So many measured iteration times are enough for a median."""
 CALIBRATED = 50.0
 """Measured iteration times beyond so many times the modelled ones, or so many times below, aren't believed."""
 
@@ -141,12 +143,14 @@ def pool_load(slots: Sequence[SlotUse], target: float, scale: float) -> PoolLoad
 
 def calibration_of(slots: Iterable[SlotUse], nominal: float) -> float | None:
     """Measured over modelled iteration time: the median over the busy engines and their samples, None without any."""
-    found = [
-        1000.0 / pace.iterations / _modelled_ms(one.engine, pace)
+    measured = [
+        (one.engine, pace)
         for one in slots
         if one.usage is not None and one.engine is not None
         for pace in one.usage.paces
     ]
+    every = math.ceil(len(measured) / MOST_PACES)
+    found = [1000.0 / pace.iterations / _modelled_ms(engine, pace) for engine, pace in measured[:: max(every, 1)]]
     if not found:
         return None
     return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(found)))
@@ -172,7 +176,7 @@ def _arriving(one: SlotUse, target: float, scale: float) -> dict[Resource, float
     assert usage is not None
     if engine is None or usage.arrivals is None:
         return _resident(one, target)
-    return engine.shares(usage.arrivals * scale * engine.counted_ms(target) / 1000.0)
+    return engine.shares(usage.arrivals * scale * counted_ms(engine, target) / 1000.0)
 
 
 def _resident(one: SlotUse, target: float) -> dict[Resource, float]:
@@ -183,7 +187,7 @@ def _resident(one: SlotUse, target: float) -> dict[Resource, float]:
         return _unmodelled(one, usage)
     admitted = usage.running / _lifetime(engine)
     now = engine.step_ms(min(admitted, engine.most_admitted))
-    longer = max(1.0, engine.counted_ms(target) / now)
+    longer = max(1.0, counted_ms(engine, target) / now)
     shares = engine.shares(usage.present * admitted * longer)
     return {**shares, "sequences": max(shares["sequences"], usage.present * usage.running / one.max_seqs)}
 
@@ -193,7 +197,7 @@ def _queued(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
     assert usage is not None
     if engine is None:
         return dict.fromkeys(RESOURCES, 0.0)
-    step_s = scale * engine.counted_ms(target) / 1000.0
+    step_s = scale * counted_ms(engine, target) / 1000.0
     return engine.shares(usage.waiting / DRAIN_SECONDS * step_s)
 
 

@@ -1,10 +1,10 @@
 """What each engine did over the last few samples: arrivals, running and waiting requests, iterations."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from evenflow_operator.api.spec import Metrics
 from evenflow_operator.core.readings.facts import counters_of, finite, iterations, waiting_requests
 from evenflow_operator.core.scaling.state import Sample
 from evenflow_operator.core.snapshot import PodView, Reading, Snapshot
@@ -48,15 +48,19 @@ def window_seconds(interval: float) -> float:
     return max(SHORTEST_WINDOW_SECONDS, WINDOW_INTERVALS * interval)
 
 
-def renewed_history(snapshot: Snapshot, pods: Iterable[PodView], interval: float) -> dict[str, tuple[Sample, ...]]:
+def renewed_history(snapshot: Snapshot, pods: Iterable[PodView], metrics: Metrics) -> dict[str, tuple[Sample, ...]]:
     """Per pod uid. A sample without running or waiting requests adds nothing; a counter that fell starts anew."""
+    window = window_seconds(metrics.interval_seconds)
     renewed: dict[str, tuple[Sample, ...]] = {}
     for pod in pods:
         known = snapshot.memory.scaling.history.get(pod.uid, ())
         found = _sample(snapshot.readings.get(pod.uid))
         if found is not None and (not known or found.at > known[-1].at):
-            known = () if known and _restarted(known[-1], found) else known
-            known = (*(one for one in known if one.at >= found.at - window_seconds(interval)), found)
+            kept = tuple(one for one in known if one.at >= found.at - window)
+            # Prometheus may sample more seldom than it is asked.
+            if not kept and known and found.at - known[-1].at <= metrics.stale_after_seconds:
+                kept = known[-1:]
+            known = (found,) if kept and _restarted(kept[-1], found) else (*kept, found)
         if known:
             renewed[pod.uid] = known
     return renewed
@@ -82,7 +86,7 @@ def newest(history: Mapping[str, Sequence[Sample]], interval: float) -> dict[str
 
 def _usage(history: Sequence[Sample], window: float) -> Usage:
     first, last, span = history[0], history[-1], _span(history)
-    running = statistics.fmean(sample.running for sample in history)
+    running = sum([sample.running for sample in history]) / len(history)
     admitted = _increase(first.admitted, last.admitted)
     arrived = None if admitted is None else max(0.0, admitted + last.waiting - first.waiting)
     return Usage(

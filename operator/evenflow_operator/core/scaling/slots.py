@@ -25,6 +25,7 @@ def slot_uses(
     snapshot, spec = situation.snapshot, situation.spec
     stale_after, interval = spec.metrics.stale_after_seconds, spec.metrics.interval_seconds
     known = usages(history, situation.now, stale_after, interval)
+    engines: dict[tuple[MixFigures, int], Engine] = {}
     uses = []
     for slot, names in sorted(classes.items()):
         pod, mix = situation.filling.get(slot), figures.get(slot)
@@ -33,11 +34,14 @@ def slot_uses(
         reading = None if pod is None else snapshot.readings.get(pod.uid)
         fresh = None if pod is None else fresh_reading(snapshot, pod, stale_after)
         kv_tokens = usable_kv_tokens(reading, spec.engine.kv_cache_tokens)
+        engine = None if mix is None else engines.get((mix, kv_tokens))
+        if mix is not None and engine is None:
+            engine = engines[mix, kv_tokens] = _engine(spec, mix, kv_tokens)
         uses.append(
             SlotUse(
                 slot=slot,
                 classes=frozenset(names),
-                engine=None if mix is None else _engine(spec, mix, kv_tokens),
+                engine=engine,
                 max_seqs=spec.engine.max_num_seqs,
                 serving=serving and (usage is not None or not _new(snapshot, pod, interval)),
                 usage=usage,
