@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from evenflow_worker.scheduling.keys import LARGEST
+from evenflow_worker.scheduling.keys import LARGEST, Ordering
 
 ATTRIBUTE: Final = "evenflow_record"
 
@@ -11,7 +11,8 @@ class Record:
     """`limit` is the most output tokens the request may still claim by its own max_tokens and the model's length.
 
     `admitted` once it ran for the first time: a later admission is never counted as new. `lost_memory` from an
-    eviction until the request runs again; `highest_computed` is how far it had been computed then.
+    eviction until the request runs again; `highest_computed` is how far it had been computed then. `metric` is by
+    `ordering`, which may be an older policy's while the request isn't in the queue.
     """
 
     __slots__ = (
@@ -25,6 +26,7 @@ class Record:
         "limit",
         "lost_memory",
         "metric",
+        "ordering",
         "predicted",
         "prompt",
         "sequence",
@@ -41,6 +43,7 @@ class Record:
         self.cached = 0
         self.predicted = 1.0
         self.metric = LARGEST
+        self.ordering: Ordering | None = None
         self.cost: float | None = None
         self.victim_volume = 0.0
         self.admitted = False

@@ -149,11 +149,12 @@ class Steering:
             if record is None:
                 self.register(request)
                 record = getattr(request, ATTRIBUTE)
-            else:
-                if record.prompt != request.num_prompt_tokens:
-                    record.prompt = int(request.num_prompt_tokens)
-                    record.limit = float(max(min(request.max_tokens, self._max_model_len - record.prompt), 1))
-                # It wasn't in the queue when a new policy was applied.
+            elif record.prompt != request.num_prompt_tokens:
+                record.prompt = int(request.num_prompt_tokens)
+                record.limit = float(max(min(request.max_tokens, self._max_model_len - record.prompt), 1))
+                self._measure(request)
+            elif record.ordering is not self._ordering:
+                # It wasn't in the queue when another policy was applied.
                 self._measure(request)
             key = self._key_of(record)
         except Exception:
@@ -298,6 +299,7 @@ class Steering:
         record = record_of(request)
         if record is not None:
             record.metric = self._ordering.metric(record.own_prompt, record.predicted)
+            record.ordering = self._ordering
             record.cost = None
 
     def _look_up_cached(self, request: Any) -> None:
