@@ -78,11 +78,16 @@ def test_iteration_time_is_measured_on_busy_engines() -> None:
     step_s = 3 * CHAT.step_ms(admitted) / 1000
     busy = Pace(admitted * 200, admitted / step_s, 1 / step_s)
     outlier = replace(busy, iterations=1e-3)
-    assert calibration_of([use(running=9.0, paces=(busy, outlier, busy))], 1.0) == pytest.approx(3.0)
+    assert calibration_of([use(running=9.0, paces=(busy, outlier, busy))], 1.0, 2.0) == pytest.approx(3.0)
     counts_nothing = replace(busy, admitted=None)
-    assert calibration_of([use(running=9.0, paces=(counts_nothing,))], 1.0) == pytest.approx(3.0, rel=0.02)
-    assert calibration_of([use(running=9.0), use()], 1.0) is None
-    assert calibration_of([use(running=9.0, paces=(outlier,))], 1.0) == 50.0
+    assert calibration_of([use(running=9.0, paces=(counts_nothing,))], 1.0, None) == pytest.approx(3.0, rel=0.02)
+    assert calibration_of([use(running=9.0), use()], 1.0, None) is None
+    assert calibration_of([use(running=9.0), use()], 1.0, 2.0) == 2.0
+    assert calibration_of([use(running=9.0, paces=(outlier,))], 1.0, None) == 50.0
+    overloaded = replace(busy, admitted=admitted / step_s / 2, iterations=1 / step_s / 2, calm=False)
+    assert calibration_of([use(running=9.0, paces=(busy, overloaded, overloaded))], 1.0, 2.0) == pytest.approx(3.0)
+    assert calibration_of([use(running=9.0, paces=(overloaded,))], 1.0, 2.0) == 2.0
+    assert calibration_of([use(running=9.0, paces=(overloaded,))], 1.0, None) == pytest.approx(6.0)
 
 
 def test_few_survivors_are_counted_at_the_iteration_time_that_they_will_have() -> None:

@@ -141,19 +141,22 @@ def pool_load(slots: Sequence[SlotUse], target: float, scale: float) -> PoolLoad
     )
 
 
-def calibration_of(slots: Iterable[SlotUse], nominal: float) -> float | None:
-    """Measured over modelled iteration time: the median over the busy engines and their samples, None without any."""
+def calibration_of(slots: Iterable[SlotUse], nominal: float, before: float | None) -> float | None:
+    """Measured over modelled iteration time: the median over engines that are busy and not overloaded, and their
+    samples. Without any what was known `before` stays, or else overloaded ones have to do; None without these, too."""
     measured = [
         (one.engine, pace)
         for one in slots
         if one.usage is not None and one.engine is not None
         for pace in one.usage.paces
     ]
-    every = math.ceil(len(measured) / MOST_PACES)
-    found = [1000.0 / pace.iterations / _modelled_ms(engine, pace) for engine, pace in measured[:: max(every, 1)]]
-    if not found:
-        return None
-    return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(found)))
+    calm = [entry for entry in measured if entry[1].calm]
+    if not calm and (before is not None or not measured):
+        return before
+    taken = calm or measured
+    every = math.ceil(len(taken) / MOST_PACES)
+    ratios = [1000.0 / pace.iterations / _modelled_ms(engine, pace) for engine, pace in taken[::every]]
+    return min(CALIBRATED * nominal, max(nominal / CALIBRATED, statistics.median(ratios)))
 
 
 def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad:

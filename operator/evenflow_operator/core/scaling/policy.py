@@ -68,7 +68,7 @@ def scaled(
     if not low <= replicas <= high:
         return Scaling(unknown, *_into_bounds(replicas, low, high))
     target = autoscaling.target_load_percent / 100
-    measured = calibration_of(slots, nominal) or state.calibration
+    measured = calibration_of(slots, nominal, state.calibration)
     load, surge = (pool_load(part, target, measured or nominal) for part in (slots, latest))
     problem = _unknown(situation, load)
     if problem is not None:
@@ -81,7 +81,7 @@ def scaled(
         state,
         calibration=measured,
         recommended=noted(state.recommended, situation.now, called, max(window, SAID_LOW_SECONDS)),
-        complete_since=None if load.silent else state.complete_since or situation.now,
+        complete_since=state.complete_since or situation.now,
     )
     command = _up(situation, seen, called, high, target)
     limited = _limited(situation, load, called, state, (low, high), window)

@@ -25,6 +25,8 @@ class Pace:
     admitted: float | None
     """Requests that began to run; None where they aren't counted."""
     iterations: float
+    calm: bool = True
+    """Nothing waited. Overloaded engines recompute what they evicted: their iterations are longer than modelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,8 @@ def _pace(before: Sample, after: Sample) -> Pace | None:
         return None
     admitted = _increase(before.admitted, after.admitted)
     running = (before.running + after.running) / 2
-    return Pace(running, None if admitted is None else admitted / seconds, iterated / seconds)
+    calm = before.waiting == after.waiting == 0
+    return Pace(running, None if admitted is None else admitted / seconds, iterated / seconds, calm)
 
 
 def _end(samples: Sequence[Sample], interval: float) -> Sequence[Sample]:
