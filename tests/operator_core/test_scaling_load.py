@@ -124,6 +124,20 @@ def test_chance_adds_no_slot() -> None:
     rate = 1.3 * at_target(CHAT)
     assert load_of(use(arrivals=rate, arrived=20)).called_for(TARGET) == 1
     assert load_of(use(arrivals=rate, arrived=400)).called_for(TARGET) == 2
+    # A queue that never empties is no chance.
+    assert load_of(use(arrivals=rate, arrived=20, queued=True, waiting=1.0)).called_for(TARGET) == 2
+    assert load_of(use(arrivals=at_target(CHAT), arrived=20, queued=True, waiting=1.0)).called_for(TARGET) == 1
+
+
+def test_an_engine_that_is_full_before_the_model_says_so() -> None:
+    """What comes is what the model takes for 95 % of the target, but a fifth of it can't be admitted."""
+    rate = 0.95 * at_target(CHAT)
+    full = use(arrivals=rate, admitted=0.8 * rate, queued=True, waiting=9.0)
+    assert load_of(full).called_for(TARGET) == 2
+    assert load_of(replace(full, usage=replace(full.usage, queued=False))).called_for(TARGET) == 1
+    # Far below the target a queue has other reasons.
+    light = use(arrivals=rate / 2, admitted=rate / 2, queued=True, waiting=9.0)
+    assert load_of(light).called_for(TARGET) == 1
 
 
 def test_a_silent_engine_keeps_what_there_is_and_lets_more_come() -> None:

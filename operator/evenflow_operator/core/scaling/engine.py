@@ -86,6 +86,11 @@ class Engine:
         return Load(self.shares(rate * counted_ms(self, target) / 1000.0))
 
 
+def highest_share(target: float) -> float:
+    """The least share of the binding resource, counted for this target, that an engine at its highest rate can have."""
+    return target / ((1 + target) / 2)
+
+
 @lru_cache(maxsize=1024)
 def counted_ms(engine: Engine, target: float) -> float:
     """The iteration time that loads are counted at: that of the target load (0 to 1).
@@ -95,4 +100,4 @@ def counted_ms(engine: Engine, target: float) -> float:
     halfway. Remembered, because all slots of a mix ask for the same.
     """
     most = engine.most_admitted
-    return max(engine.step_ms(target * most), engine.step_ms(most) * target / ((1 + target) / 2))
+    return max(engine.step_ms(target * most), engine.step_ms(most) * highest_share(target))

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource, counted_ms
+from evenflow_operator.core.scaling.engine import RESOURCES, Engine, Resource, counted_ms, highest_share
 from evenflow_operator.core.scaling.samples import Pace, Usage
 
 DRAIN_SECONDS = 300.0
@@ -19,6 +19,9 @@ TOLERANCE = 0.1
 """A load within this part of the target is on target, as in Kubernetes' HPA; fewer slots stay below by as much."""
 NOISE = 2.0
 """So many standard deviations of a Poisson count are taken for chance before a replica is added."""
+SATURATED_FROM = 0.8
+"""From this part of the target on, an engine with a lasting queue is taken for full. With less load its queue has other
+reasons: a prompt that waits for much memory at once."""
 MOST_PACES = 64
 """So many measured iteration times are enough for a median."""
 CALIBRATED = 50.0
@@ -161,16 +164,23 @@ def calibration_of(slots: Iterable[SlotUse], nominal: float, before: float | Non
 
 def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad:
     known = [one for one in members if one.usage is not None]
-    counted = math.fsum(one.usage.arrived for one in known if one.usage is not None)
     return GroupLoad(
         frozenset(one.slot for one in members),
         _summed(_arriving(one, target, scale) for one in known),
         _summed(_resident(one, target) for one in known),
         _summed(_queued(one, target, scale) for one in known),
-        max(0.0, 1 - NOISE / math.sqrt(counted)) if counted > 0 else 0.0,
+        _certain([one.usage for one in known if one.usage is not None]),
         sum(1 for one in members if one.serving),
         tuple(one.slot for one in members if one.serving and one.usage is None),
     )
+
+
+def _certain(usages: Sequence[Usage]) -> float:
+    """A queue that never empties says that the load is no chance, however few the requests."""
+    if usages and all(usage.queued for usage in usages):
+        return 1.0
+    counted = math.fsum(usage.arrived for usage in usages)
+    return max(0.0, 1 - NOISE / math.sqrt(counted)) if counted > 0 else 0.0
 
 
 def _arriving(one: SlotUse, target: float, scale: float) -> dict[Resource, float]:
@@ -179,7 +189,13 @@ def _arriving(one: SlotUse, target: float, scale: float) -> dict[Resource, float
     assert usage is not None
     if engine is None or usage.arrivals is None:
         return _resident(one, target)
-    return engine.shares(usage.arrivals * scale * counted_ms(engine, target) / 1000.0)
+    shares = engine.shares(usage.arrivals * scale * counted_ms(engine, target) / 1000.0)
+    binding = max(RESOURCES, key=lambda name: shares[name])
+    if usage.queued and usage.admitted and shares[binding] >= SATURATED_FROM * target * usage.present:
+        # What it admits from a queue that never empties is the most it can, whatever the model says.
+        measured = highest_share(target) * usage.present * max(1.0, usage.arrivals / usage.admitted)
+        shares[binding] = max(shares[binding], measured)
+    return shares
 
 
 def _resident(one: SlotUse, target: float) -> dict[Resource, float]:

@@ -43,6 +43,10 @@ class Usage:
     """Requests that came, waiting or admitted; None where admissions aren't counted."""
     arrived: float
     """How many they were: what their rate's noise is judged by. Where they aren't counted, those that run."""
+    admitted: float | None = None
+    """Requests that began to run; None as arrivals."""
+    queued: bool = False
+    """Requests waited in each of several samples."""
     paces: tuple[Pace, ...] = ()
 
 
@@ -97,6 +101,8 @@ def _usage(history: Sequence[Sample], window: float) -> Usage:
         waiting=last.waiting,
         arrivals=None if arrived is None else arrived / window,
         arrived=running if arrived is None else arrived,
+        admitted=None if admitted is None else admitted / window,
+        queued=len(history) >= WINDOW_INTERVALS and all(sample.waiting > 0 for sample in history),
         paces=tuple(pace for pair in pairwise(history) if (pace := _pace(*pair)) is not None),
     )
 
