@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,24 @@ def test_only_the_class_changes(document: dict[str, Any], indent: Any, ascii_onl
 )
 def test_bytes(body: bytes, wanted: bytes) -> None:
     assert edit(body) == wanted
+
+
+@pytest.mark.parametrize("body", [b'{"a":1,%s"b":2}', b'%s{"a":1}', b'{%s"a":1}', b'{"a"%s:1}', b'{"a":1%s', b"%s"])
+def test_white_space_costs_no_step_for_each_byte(body: bytes) -> None:
+    steps = 0
+
+    def count(*_: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        edit(body % (b" " * 10_000))
+    finally:
+        sys.settrace(before)
+    assert 0 < steps < 1000
 
 
 @pytest.mark.parametrize(
