@@ -90,7 +90,7 @@ def scaled(
         if obstacle is None:
             command = _down(situation, load, target)
         else:
-            limited = reason.STABILIZING, f"{called} replicas would do, but {obstacle}"
+            limited = reason.STABILIZING, f"the load calls for {called} of {replicas}, but {obstacle}"
     return Scaling(state, _said(limited, load_words(seen, target)), command, figures_of(seen, called))
 
 
@@ -108,7 +108,7 @@ def _limited(
     reason = ScalingLimitedReason
     low, high = bounds
     if called > high:
-        return reason.AT_MAX_REPLICAS, f"{called} replicas would be right, {high} are the most"
+        return reason.AT_MAX_REPLICAS, f"the load calls for {called}, maxReplicas is {high}"
     if load.silent:
         silent = ", ".join(map(str, load.silent[:8]))
         return reason.METRICS_UNAVAILABLE, f"no usable figures of slot {silent}, so replicas don't fall"
@@ -116,7 +116,7 @@ def _limited(
     if highest(state.recommended, situation.now - min(window, SAID_LOW_SECONDS)) >= replicas:
         return reason.WITHIN_LIMITS, ""
     if replicas <= low:
-        return reason.AT_MIN_REPLICAS, f"{called} replicas would do, {low} are the fewest"
+        return reason.AT_MIN_REPLICAS, f"the load calls for {called}, minReplicas or the classes for {low}"
     return None
 
 
