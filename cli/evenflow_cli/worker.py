@@ -79,7 +79,7 @@ def _swap(new: Path, place: Path, aside: Path) -> None:
 def _source(name: str) -> Path:
     spec = find_spec(name)
     if spec is None or not spec.submodule_search_locations:
-        raise InstallError(f"{name} is not installed here; run: pip install 'evenflow[worker]'")
+        raise InstallError(f"{name} is not installed here; run in its repository: pip install '.[worker]'")
     return Path(next(iter(spec.submodule_search_locations)))
 
 
@@ -87,7 +87,7 @@ def _version() -> str:
     try:
         return version("evenflow")
     except PackageNotFoundError as error:
-        raise InstallError("evenflow has no metadata here; run: pip install 'evenflow[worker]'") from error
+        raise InstallError("evenflow has no metadata here; run in its repository: pip install '.[worker]'") from error
 
 
 def _dist_info(stage: Path, name: str, release: str) -> None:

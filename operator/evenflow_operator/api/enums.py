@@ -126,7 +126,7 @@ class DecisionType(ApiEnum):
     CREATE_SERVICE = "CreateService"
     """The Service of a class is made."""
     UPDATE_SERVICE = "UpdateService"
-    """Selector and ports of a Service are restored."""
+    """Selector and ports of a Service are restored, or changed for a class that goes or comes back."""
     DELETE_SERVICE = "DeleteService"
     """The Service of a class that is gone is deleted."""
     HOLD = "Hold"
