@@ -11,7 +11,7 @@ from engine_kit import NAMESPACE, DictCluster, ManualClock, pod_view, pool_recor
 
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import CreatePod, Decision, Notice, Plan, PutService
+from evenflow_operator.core.plan import CreatePod, Decision, Notice, Plan, PutService, ScalePool
 from evenflow_operator.core.snapshot import EngineCounters, Reading, Snapshot
 from evenflow_operator.engine.act import Actor
 from evenflow_operator.engine.cache import Cache
@@ -277,6 +277,17 @@ async def test_a_refused_service_is_told() -> None:
     ((warning, reason, message),) = bench.heard.events
     assert (warning, reason) == (True, "CreateRefused")
     assert "no Services for you" in message
+
+
+async def test_a_refused_write_of_replicas_is_not_told_as_a_refused_create() -> None:
+    bench = Bench()
+    bench.plan = planned(ScalePool(5, Decision("Scale", "LoadAboveTarget", "replicas 2 -> 5", {"replicas": "5"})))
+    bench.cluster.fail_before = lambda verb, name: ApiError(403, "Forbidden", "no patch of llmservingpools/scale")
+    with pytest.raises(Retry):
+        await bench.once()
+    ((warning, reason, message),) = bench.heard.events
+    assert (warning, reason) == (True, "LoadAboveTarget")
+    assert message.startswith("scale to 5: 403")
 
 
 async def test_a_notice_becomes_one_event_and_one_line(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from evenflow_operator.api.conditions import DecisionReason, DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
-from evenflow_operator.core.plan import CreatePod, Decision, Notice, PatchPod, Plan
+from evenflow_operator.core.plan import Command, CreatePod, Decision, DeletePod, Notice, PatchPod, Plan, ScalePool
 from evenflow_operator.core.slots.refill import refused
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
@@ -229,9 +229,7 @@ class Reconciler:
         for failure in outcome.failures:
             # A pod that is refused shows in Degraded, which tells it.
             if failure.refused and not isinstance(failure.command, CreatePod):
-                patched = isinstance(failure.command, PatchPod)
-                reason = DegradedReason.CONFIG_NOT_APPLIED if patched else DegradedReason.CREATE_REFUSED
-                self._events.post(record, warning=True, reason=reason.value, message=failure.problem)
+                self._events.post(record, warning=True, reason=_refusal(failure.command), message=failure.problem)
 
     def _tell(self, record: PoolRecord, notices: Sequence[Notice]) -> None:
         for one in notices:
@@ -276,3 +274,11 @@ class Reconciler:
 
 def _refused_creates(outcome: Outcome) -> list[CreatePod]:
     return [one.command for one in outcome.failures if one.refused and isinstance(one.command, CreatePod)]
+
+
+def _refusal(command: Command) -> str:
+    """Reason of the Event when the API server said no: why it was tried, where that says more than that it failed."""
+    if isinstance(command, DeletePod | ScalePool):
+        return command.decision.reason
+    patched = isinstance(command, PatchPod)
+    return (DegradedReason.CONFIG_NOT_APPLIED if patched else DegradedReason.CREATE_REFUSED).value
