@@ -1,6 +1,8 @@
 """When the autoscaler writes replicas, when it holds, and what it says about it."""
 
 import json
+import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -73,6 +75,16 @@ def test_the_wait_is_as_long_as_the_spec_says() -> None:
     cluster.rate = 10.0
     cluster.pass_time(6 * INTERVAL)
     assert cluster.written == [5]
+
+
+@pytest.mark.parametrize("rate", [8.0, 10.0, 12.0, 14.0])
+def test_a_constant_load_with_noise_moves_nothing(rate: float, seed: int) -> None:
+    cluster = under(rate, replicas=2, seconds=60)
+    source = random.Random(seed)
+    for _ in range(120):
+        cluster.rate = max(0.0, source.gauss(rate, math.sqrt(rate / INTERVAL)))
+        cluster.pass_time(INTERVAL)
+    assert cluster.written == []
 
 
 def test_a_single_busy_moment_begins_the_wait_anew() -> None:
