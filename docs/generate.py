@@ -27,6 +27,7 @@ from evenflow_operator.api import conditions, enums
 from evenflow_operator.api.crd import validation_schema
 from evenflow_operator.api.names import NAME_PATTERN
 from evenflow_operator.api.rules import RULES
+from evenflow_operator.core.plan import ScalingFigures
 from evenflow_operator.telemetry import GAUGES, Telemetry
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.metrics import EngineFigures, WorkerMetrics
@@ -278,6 +279,7 @@ def _operator() -> CollectorRegistry:
     telemetry.api_error("GET", 0)
     telemetry.pushed("applied")
     telemetry.corrected("pods", 1)
+    telemetry.scaling(("namespace", "pool"), ScalingFigures({"kv": math.nan}, 0, math.nan))
     for name in GAUGES:
         telemetry.gauge(name, lambda: math.nan)
     return telemetry.registry

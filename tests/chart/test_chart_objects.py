@@ -272,6 +272,11 @@ def test_engines_are_scraped_on_the_ports_that_their_pods_name(helm: Helm) -> No
         assert names == [environment.ENGINE_PORT_NAME, environment.ADMIN_PORT_NAME]
 
 
+def test_a_pools_series_keep_its_namespace(helm: Helm) -> None:
+    (endpoint,) = helm.template(EVERYTHING, *MONITORING).the("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["honorLabels"] is True
+
+
 def test_rules_and_dashboard_are_the_files(helm: Helm) -> None:
     objects = helm.template(EVERYTHING, *MONITORING)
     rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())

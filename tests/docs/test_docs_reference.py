@@ -53,6 +53,11 @@ def test_every_worker_metric_of_the_contract_is_listed() -> None:
     assert [name for name in own if name != names.PREFIX and f"`{name}`" not in text] == []
 
 
+def test_every_metric_of_the_operator_is_listed_with_its_labels() -> None:
+    silent = [family.name for family in generate._operator().collect() if not family.samples]
+    assert silent == [], "a series that the generator doesn't make exist is listed without labels"
+
+
 def test_a_member_without_a_meaning_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "half_said.py").write_text(
         'from enum import StrEnum\nclass Half(StrEnum):\n    A = "A"\n    """Said."""\n    B = "B"\n'
