@@ -77,14 +77,15 @@ def test_the_wait_is_as_long_as_the_spec_says() -> None:
     assert cluster.written == [5]
 
 
-@pytest.mark.parametrize("rate", [8.0, 10.0, 12.0, 14.0])
-def test_a_constant_load_with_noise_moves_nothing(rate: float, seed: int) -> None:
+@pytest.mark.parametrize("rate", [8.0, 10.0, 12.0, 14.5])
+def test_a_constant_load_with_noise_goes_neither_to_nor_fro(rate: float, seed: int) -> None:
     cluster = under(rate, replicas=2, seconds=60)
     source = random.Random(seed)
     for _ in range(120):
         cluster.rate = max(0.0, source.gauss(rate, math.sqrt(rate / INTERVAL)))
         cluster.pass_time(INTERVAL)
-    assert cluster.written == []
+    # Two slots are on target at 13.6: above that a third may come, once.
+    assert cluster.written in ([], [3] if rate > 13.6 else [])
 
 
 def test_a_single_busy_moment_begins_the_wait_anew() -> None:
