@@ -126,6 +126,26 @@ def _reading(config: WorkerConfig, slot: int, lengths: int) -> Reading:
     return Reading(NOW + 10, "Scrape", counters, state, lengths=seen)
 
 
+def sampled(snapshot: Snapshot, cache: SeverityCache, samples: int = 6) -> Snapshot:
+    """The snapshot with autoscaling on, after so many samples of every engine."""
+    assert snapshot.pool is not None
+    document = snapshot.pool.model_dump(by_alias=True, exclude_none=True, mode="json")
+    document["spec"]["autoscaling"] = {"minReplicas": 1, "maxReplicas": 200}
+    snapshot = replace(snapshot, pool=LLMServingPool.parse(document))
+    for number in range(1, samples + 1):
+        now = snapshot.now + 15
+        readings = {uid: _later(reading, now, number) for uid, reading in snapshot.readings.items()}
+        snapshot = replace(snapshot, now=now, readings=readings)
+        snapshot = replace(snapshot, memory=decide(snapshot, cache).memory)
+    return snapshot
+
+
+def _later(reading: Reading, now: float, number: int) -> Reading:
+    assert reading.counters is not None
+    counters = replace(reading.counters, admitted=1000.0 + 60.0 * number, iterations=1e5 + 300.0 * number)
+    return replace(reading, taken_at=now, counters=counters)
+
+
 def best(work: Callable[[], object], repeat: int) -> float:
     """Shortest of several runs, in milliseconds."""
     taken = []
@@ -143,6 +163,9 @@ def main() -> None:
     warm = replace(busy, memory=decide(busy, cache).memory)
     assert not decide(warm, cache).commands
     report("decide, 100 slots x 20 classes, warm cache", best(lambda: decide(warm, cache), 30), "bar: 20 ms")
+
+    scaled = sampled(warm, cache)
+    report("the same with spec.autoscaling", best(lambda: decide(scaled, cache), 30), "bar: 20 ms")
 
     crowded = empty(pool_of(slots=100, classes=32, max_classes=8))
     cold = best(lambda: decide(crowded, SeverityCache()), 3)
