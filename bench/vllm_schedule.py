@@ -10,6 +10,7 @@ Needs vLLM for CPU (`make test-real` makes such an environment); no model is loa
 
 import argparse
 import logging
+import os
 import random
 import statistics
 import sys
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "vllm_real"))
+# Before numpy is loaded: one thread asks the model, whatever the computer has.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 try:
     from vllm_kit import Engine, make_engine, make_model_dir
@@ -286,7 +289,7 @@ def _decoding(model: Path) -> Engine:
 
 
 def _beside(engine: Engine, name: str, length_model: LengthModel, prompt: Prompt | None) -> None:
-    """Steps with and without, in turns of a second, so that what slows the computer down hits both."""
+    """Steps with and without, in turns of some 30 steps, so that what slows the computer down hits both."""
     answered = [0]
 
     def observed(batch: int, seconds: float) -> None:

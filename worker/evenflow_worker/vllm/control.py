@@ -73,17 +73,20 @@ class ControlThread:
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         closing.push_async_callback(runner.cleanup)
+        problem = ""
         while not stop.is_set():
             try:
                 await web.TCPSite(runner, self._access.host, self._wanted_port).start()
             except OSError as error:
-                log.error(
-                    "evenflow admin port %d on %s: %s; the engine serves without it, next try in %g s",
-                    self._wanted_port,
-                    self._access.host,
-                    error,
-                    BIND_RETRY_SECONDS,
-                )
+                if problem != str(error):
+                    problem = str(error)
+                    log.error(
+                        "evenflow admin port %d on %s: %s; the engine serves without it, tried again every %g s",
+                        self._wanted_port,
+                        self._access.host,
+                        error,
+                        BIND_RETRY_SECONDS,
+                    )
                 await asyncio.sleep(BIND_RETRY_SECONDS)
                 continue
             self.port = int(runner.addresses[-1][1])
