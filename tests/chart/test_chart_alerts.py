@@ -40,6 +40,8 @@ def test_every_alert_says_what_it_means() -> None:
 
 
 POD = 'namespace="a", pod="p-0"'
+POOL = 'namespace="a", pool="p"'
+DRAIN = "evenflow_operator_autoscaling_queue_drain_seconds"
 QUIET = "0x60"
 LEADER = ("evenflow_operator_leader", "1x60")
 CASES: list[tuple[str, dict[str, str], set[str]]] = [
@@ -83,6 +85,9 @@ CASES: list[tuple[str, dict[str, str], set[str]]] = [
         {"evenflow_operator_oldest_sample_age_seconds": " ".join(["NaN"] * 61)},
         set(),
     ),
+    ("a queue without end", {f"{DRAIN}{{{POOL}}}": f"30x40{20 * ' Inf'}"}, {"EvenflowQueueNeverDrains"}),
+    ("a queue without end for ten minutes", {f"{DRAIN}{{{POOL}}}": f"30x50{10 * ' Inf'}"}, set()),
+    ("a long queue that drains", {f"{DRAIN}{{{POOL}}}": "9000x60"}, set()),
     (
         "failing passes",
         {'evenflow_operator_reconcile_failures_total{cause="api"}': "0+6x60"},
