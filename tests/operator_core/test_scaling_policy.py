@@ -6,10 +6,12 @@ import random
 from dataclasses import replace
 
 import pytest
+from core_toy_cluster import CACHE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scaling_traffic import INTERVAL, Traffic, under
 
+from evenflow_operator.core.decide import decide
 from evenflow_operator.core.snapshot import ReplicaWriter
 
 HPA = ReplicaWriter("kube-controller-manager", "Update", "scale", None)
@@ -218,6 +220,30 @@ def test_a_write_that_fails_is_tried_again_and_never_doubled() -> None:
     cluster.rate = 40.0
     cluster.pass_time(2 * INTERVAL)
     assert set(cluster.written) == {6}
+
+
+def test_bounds_are_not_written_again_within_an_interval() -> None:
+    cluster = under(10.0)
+    cluster.change(autoscaling={"minReplicas": 4, "maxReplicas": 8})
+    cluster.obeyed = False
+    cluster.decide()
+    cluster.decide()
+    assert cluster.written == [4]
+    cluster.tick()
+    cluster.decide()
+    assert cluster.written == [4, 4]
+
+
+def test_a_refused_write_is_said_for_as_long_as_one_is_wanted() -> None:
+    cluster = under(10.0)
+    refusal = "scale to 4: 403 Forbidden"
+    assert decide(replace(cluster.snapshot(), scale_refusal=refusal), CACHE).status is None, "nothing to say"
+    cluster.change(autoscaling={"minReplicas": 4, "maxReplicas": 8})
+    plan = decide(replace(cluster.snapshot(), scale_refusal=refusal), CACHE)
+    assert plan.status is not None
+    said = next(one for one in plan.status["conditions"] if one["type"] == "ScalingLimited")
+    assert (said["status"], said["reason"]) == ("True", "WriteRefused")
+    assert said["message"].startswith(f"{refusal}; let the operator patch llmservingpools/scale")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -288,6 +289,22 @@ async def test_a_refused_write_of_replicas_is_not_told_as_a_refused_create() -> 
     ((warning, reason, message),) = bench.heard.events
     assert (warning, reason) == (True, "LoadAboveTarget")
     assert message.startswith("scale to 5: 403")
+
+
+async def test_a_refused_write_of_replicas_is_known_to_decisions_until_one_is_taken_or_none_is_wanted() -> None:
+    bench = Bench()
+    scale = planned(ScalePool(5, Decision("Scale", "LoadAboveTarget", "replicas 2 -> 5", {"replicas": "5"})))
+    refusal, outage = ApiError(403, "Forbidden", "no patch"), ApiError(503, "ServiceUnavailable", "")
+    for answers, plan in (([refusal, outage, None], scale), ([refusal], scale), ([None], planned())):
+        bench.plan = plan
+        for answer in answers:
+            bench.cluster.fail_before = lambda verb, name, answer=answer: answer
+            with nullcontext() if answer is None else pytest.raises(Retry):
+                await bench.once()
+    bench.plan = planned()
+    await bench.once()
+    known = [None if one.scale_refusal is None else one.scale_refusal[:15] for one in bench.seen]
+    assert known == [None, "scale to 5: 403", "scale to 5: 403", None, "scale to 5: 403", None]
 
 
 async def test_a_notice_becomes_one_event_and_one_line(caplog: pytest.LogCaptureFixture) -> None:

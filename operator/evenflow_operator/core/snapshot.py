@@ -150,6 +150,8 @@ class Snapshot:
     """Why the source as a whole failed (Prometheus down): holds caps, and shows in MetricsAvailable."""
     create_refusals: Mapping[int, str] = field(default_factory=dict)
     """Slots whose last create the API server refused (quota, admission, permissions), with its message."""
+    scale_refusal: str | None = None
+    """Why the API server refused the autoscaler's last write of replicas; None once one was taken or none is wanted."""
     admin_token_problem: str | None = None
     """Why the Secret of `adminTokenSecretRef` can't be read; None when it can or there is none."""
     replica_writers: tuple[ReplicaWriter, ...] = ()

@@ -48,6 +48,7 @@ class _Pool:
     uid: str
     memory: PoolMemory
     refusals: dict[int, str] = field(default_factory=dict)
+    scale_refusal: str | None = None
     foreign_checked_at: float = 0.0
     seen_at: float = 0.0
     """Time of the last pass, by the clock on the wall."""
@@ -132,7 +133,7 @@ class Reconciler:
         ):
             raise Retry("the pool changed while it was decided about", after=0.0)
         outcome = await self._actor.act(record, plan.commands)
-        self._note_refusals(pool, outcome)
+        self._note_refusals(pool, plan, outcome)
         done = {id(command) for command in outcome.done}
         undone = [command for command in plan.commands if id(command) not in done]
         memory, status, decisions = settle_plan(plan, pool.memory, undone)
@@ -195,6 +196,7 @@ class Reconciler:
             unsettled_slots=self._expectations.unsettled(key),
             metrics_source_problem=self._readings.source_problem(key),
             create_refusals={slot: why for slot, why in pool.refusals.items() if slot not in filled},
+            scale_refusal=pool.scale_refusal,
             admin_token_problem=await self._pusher.token_problem(record),
             replica_writers=record.replica_writers,
             extra=self._core.facts,
@@ -210,13 +212,18 @@ class Reconciler:
         for name in names:
             self._cache.set_foreign_service(key, name, await self._cluster.get_service(key[0], name))
 
-    def _note_refusals(self, pool: _Pool, outcome: Outcome) -> None:
+    def _note_refusals(self, pool: _Pool, plan: Plan, outcome: Outcome) -> None:
+        scaling = [command for command in plan.commands if isinstance(command, ScalePool)]
+        if all(command in outcome.done for command in scaling):
+            pool.scale_refusal = None
         for command in outcome.done:
             if isinstance(command, CreatePod):
                 pool.refusals.pop(command.slot, None)
         for failure in outcome.failures:
             if isinstance(failure.command, CreatePod) and failure.refused:
                 pool.refusals[failure.command.slot] = failure.problem
+            if isinstance(failure.command, ScalePool) and failure.refused:
+                pool.scale_refusal = failure.problem
 
     def _report(self, record: PoolRecord, decisions: Sequence[Decision], outcome: Outcome) -> None:
         for decision in decisions:

@@ -66,7 +66,7 @@ def scaled(
         return Scaling(unknown, (True, reason.OTHER_WRITER, rival))
     low, high = bounds_of(situation.spec, autoscaling)
     if not low <= replicas <= high:
-        return Scaling(unknown, *_into_bounds(replicas, low, high))
+        return Scaling(unknown, *_into_bounds(situation, low, high))
     target = autoscaling.target_load_percent / 100
     measured = calibration_of(slots, nominal, state.calibration)
     load, surge = (pool_load(part, target, measured or nominal) for part in (slots, latest))
@@ -120,11 +120,16 @@ def _limited(
     return None
 
 
-def _into_bounds(replicas: int, low: int, high: int) -> tuple[tuple[bool, ScalingLimitedReason, str], ScalePool]:
+def _into_bounds(
+    situation: Situation, low: int, high: int
+) -> tuple[tuple[bool, ScalingLimitedReason, str], ScalePool | None]:
+    """Without a command within an interval of the last step: the pool may not yet show it."""
+    replicas = situation.spec.replicas
     to = min(high, max(low, replicas))
     message = f"replicas {replicas} -> {to}: spec.autoscaling and the classes allow {low} to {high}"
     why = decision(DecisionType.SCALE, DecisionReason.OUT_OF_BOUNDS, message, **{REPLICAS_INPUT: to})
-    return (False, ScalingLimitedReason.WITHIN_LIMITS, message), ScalePool(to, why)
+    waits = _scaled_within(situation, situation.spec.metrics.interval_seconds)
+    return (False, ScalingLimitedReason.WITHIN_LIMITS, message), None if waits else ScalePool(to, why)
 
 
 def _unknown(situation: Situation, load: PoolLoad) -> str | None:

@@ -108,6 +108,10 @@ def scaling_limited(situation: Situation, outcome: Outcome, memory: PoolMemory) 
         return true(reason.INSUFFICIENT_ACCELERATORS, "the cluster has no room for every replica that is wanted")
     if outcome.scaling is None:
         return false(reason.DISABLED, "spec.autoscaling is absent: replicas are yours to set")
+    refusal = situation.snapshot.scale_refusal
+    if refusal is not None and outcome.scaling.command is not None:
+        cure = "let the operator patch llmservingpools/scale, or set replicas yourself, without spec.autoscaling"
+        return true(reason.WRITE_REFUSED, f"{refusal[:500]}; {cure}")
     limited, why, message = outcome.scaling.limited
     return true(why, message) if limited else false(why, message)
 
