@@ -37,6 +37,8 @@ def step_seconds(rate: float) -> float:
 class Traffic(ToyCluster):
     rate: float = 0.0
     """Requests per second of the whole pool; one slot sustains 7.8, and is on target at 6.8."""
+    rates: dict[str, float] | None = None
+    """Instead of `rate`: of each class, which its Service spreads over the slots that serve it."""
     writers: tuple[ReplicaWriter, ...] = ()
     starting: bool = False
     """Whether new pods stay in the state of loading their model."""
@@ -70,7 +72,7 @@ class Traffic(ToyCluster):
                 engine.running = engine.waiting = 0
         for uid in serving:
             engine = self.engines.setdefault(uid, Engine())
-            rate = self.rate / len(serving)
+            rate = self.rate / len(serving) if self.rates is None else self._own_rate(uid)
             pace = min(rate + engine.waiting / seconds, MODEL.rate(MODEL.most_admitted))
             step = step_seconds(pace)
             engine.waiting = max(0, engine.waiting + round((rate - pace) * seconds))
@@ -79,6 +81,12 @@ class Traffic(ToyCluster):
             engine.running = round(pace * step * MEAN_OUTPUT)
             # The toy's clock has counted a hundred iterations a second.
             engine.iterations += seconds / step - 100 * seconds
+
+    def _own_rate(self, uid: str) -> float:
+        serving = [pod for pod in self.pods.values() if pod.ready and pod.serving]
+        own = next(pod.classes for pod in serving if pod.uid == uid)
+        rates = self.rates or {}
+        return sum(rates[name] / sum(1 for pod in serving if name in pod.classes) for name in own)
 
     def pass_time(self, seconds: float) -> None:
         end = self.now + seconds

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from evenflow_model.steptime import step_time_model
 from evenflow_operator.core.scaling.engine import RESOURCES, Engine, counted_ms
+from evenflow_operator.core.scaling.growth import growth, on_their_way
 from evenflow_operator.core.scaling.load import DRAIN_SECONDS, PoolLoad, SlotUse, calibration_of, pool_load
 from evenflow_operator.core.scaling.samples import Pace, Usage, newest, usages
 from evenflow_operator.core.scaling.state import Sample
@@ -160,7 +161,19 @@ def test_groups_are_judged_apart() -> None:
     code = [replace(use(slot, arrivals=0.1), classes=frozenset({"code"})) for slot in (1, 2)]
     load = load_of(chat, *code)
     assert load.fullest.slots == {0}
-    assert load.called_for(TARGET) == 2 + 1
+    # What code could spare is no help to chat.
+    assert load.called_for(TARGET) == 2 + 2
+    calm = replace(use(0, arrivals=0.5 * at_target(CHAT)), classes=frozenset({"chat"}))
+    assert load_of(calm, *code).called_for(TARGET) == 1 + 1
+
+
+@pytest.mark.parametrize(("joined", "further"), [({"serving": False}, 0), ({"present": 0.5}, 0), ({}, 1)])
+def test_a_slot_of_both_classes_is_coming_until_a_whole_window_shows_it(joined: dict[str, Any], further: int) -> None:
+    both = frozenset({"chat", "code"})
+    chat = use(0, arrivals=2 * at_target(CHAT), arrived=10_000.0)
+    other = replace(use(1, **({} if "serving" in joined else {"arrivals": 0.1}) | joined), classes=both)
+    grown = growth(load_of(chat, other), TARGET, on_their_way([chat, other]), lambda count: [both] * count, 4)
+    assert (grown.slots, grown.stuck) == (further, None)
 
 
 def test_without_lengths_what_is_in_use_counts() -> None:

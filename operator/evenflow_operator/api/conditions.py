@@ -227,6 +227,8 @@ class ScalingLimitedReason(StrEnum):
     """Something else writes replicas too, and the built-in autoscaler leaves them to it."""
     METRICS_UNAVAILABLE = "MetricsUnavailable"
     """The load isn't known, so replicas hold; of part of the slots, so they don't fall."""
+    PLACEMENT_LIMITS = "PlacementLimits"
+    """The load of some classes calls for more slots, but placement would give the next ones to others."""
     WRITE_REFUSED = "WriteRefused"
     """The API server refuses what the built-in autoscaler writes; the message has its answer."""
 

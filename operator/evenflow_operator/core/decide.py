@@ -13,7 +13,7 @@ from evenflow_operator.core.caps import CapOutcome, admission_for
 from evenflow_operator.core.decisions import identity, merged, proposed, recorded, unadvised
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
-from evenflow_operator.core.placement.assign import Assignment, assign, loss_of
+from evenflow_operator.core.placement.assign import Assignment, assign, classes_joining, loss_of
 from evenflow_operator.core.placement.lengths import observe
 from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.plan import Command, CreatePod, Decision, Notice, PatchPod, Plan, PushConfig
@@ -124,8 +124,8 @@ def _scaling(situation: Situation, assignment: Assignment, leaving: frozenset[in
         slot_uses(situation, classes, assignment.figures, part)
         for part in (history, newest(history, spec.metrics.interval_seconds))
     )
-    loss = partial(loss_of, situation)
-    return scaled(situation, spec.autoscaling, slots, latest, nominal_calibration(spec), loss)
+    loss, joining = partial(loss_of, situation), partial(classes_joining, situation, assignment, leaving)
+    return scaled(situation, spec.autoscaling, slots, latest, nominal_calibration(spec), loss, joining)
 
 
 def _leaving(situation: Situation, drained: Drains) -> frozenset[int]:

@@ -4,6 +4,7 @@ Sticky: a placement that is valid stays. It changes at once when classes, slots 
 within the budget of moves when it is synchronised and another one is clearly less so.
 """
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -48,6 +49,23 @@ class Assignment:
     """Classes that no slot serves."""
     overfull: tuple[int, ...] = ()
     """Slots that serve more classes than maxClassesPerReplica, because otherwise some would have none."""
+
+
+def classes_joining(
+    situation: Situation, assignment: Assignment, leaving: frozenset[int], count: int
+) -> tuple[frozenset[str], ...]:
+    """Classes of the next `count` slots, in the order in which they would come: those that are leaving would stay."""
+    free = (number for number in itertools.count() if number not in situation.slots)
+    numbers = [*sorted(leaving), *itertools.islice(free, count)][:count]
+    placed = {slot: frozenset(names) for slot, names in assignment.classes.items()}
+    problem = problem_of(situation, {*placed, *numbers}, situation.snapshot.memory.observed)
+    target = _prescribed(situation, problem)
+    if target is None:
+        target = _with_new_slots(problem, placed)
+        if not is_valid(problem, target):
+            # It will be placed anew, wherever the load is.
+            target = everything(problem)
+    return tuple(target[number] for number in numbers)
 
 
 def problem_of(situation: Situation, slots: Iterable[int], observed: Mapping[str, ObservedClass]) -> Problem:
@@ -98,17 +116,13 @@ Outcome = tuple[DecisionReason, tuple[RebalanceBlockedReason, str] | None, Place
 
 
 def _target(situation: Situation, problem: Problem, current: Placement, cache: SeverityCache) -> Outcome:
-    placement = situation.spec.placement
     remembered = {name for names in situation.snapshot.memory.placement.values() for name in names}
     changed = DecisionReason.STRATEGY_CHANGED
     if remembered != problem.demands.keys():
         changed = DecisionReason.CLASSES_CHANGED
-    if placement.strategy is PlacementStrategy.ALL or not problem.demands:
-        return changed, None, everything(problem)
-    if placement.strategy is PlacementStrategy.STATIC:
-        listed = {entry.slot: frozenset(entry.classes) for entry in placement.static}
-        every = frozenset(problem.demands)
-        return changed, None, {slot: listed.get(slot, every) for slot in problem.slots}
+    prescribed = _prescribed(situation, problem)
+    if prescribed is not None:
+        return changed, None, prescribed
     if not problem.slots:
         return changed, None, {}
     extended = _with_new_slots(problem, current)
@@ -117,6 +131,18 @@ def _target(situation: Situation, problem: Problem, current: Placement, cache: S
     if len(problem.demands) <= problem.max_classes:
         return changed, None, everything(problem)
     return changed, None, best(problem, current, cache)[0]
+
+
+def _prescribed(situation: Situation, problem: Problem) -> Placement | None:
+    """The placement where the spec leaves no choice."""
+    placement = situation.spec.placement
+    if placement.strategy is PlacementStrategy.ALL or not problem.demands:
+        return everything(problem)
+    if placement.strategy is PlacementStrategy.STATIC:
+        listed = {entry.slot: frozenset(entry.classes) for entry in placement.static}
+        every = frozenset(problem.demands)
+        return {slot: listed.get(slot, every) for slot in problem.slots}
+    return None
 
 
 def _with_new_slots(problem: Problem, current: Placement) -> Placement:

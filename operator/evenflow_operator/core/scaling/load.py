@@ -48,6 +48,7 @@ class GroupLoad:
     """A group's demand in slots: 1.0 is one slot in full use."""
 
     slots: frozenset[int]
+    classes: frozenset[str]
     arriving: Mapping[Resource, float]
     """Of arriving requests; of running ones where arrivals aren't counted."""
     resident: Mapping[Resource, float]
@@ -118,11 +119,17 @@ class PoolLoad:
         """Of the fullest group, 0 to 1 and above, with every slot that is to stay in service."""
         return max(_per_slot(group, resource) for group in self.groups)
 
+    @property
+    def slots(self) -> int:
+        return sum(len(group.slots) for group in self.groups)
+
     def more(self, target: float) -> int:
         return sum(group.more(target) for group in self.groups)
 
     def called_for(self, target: float) -> int:
-        return sum(group.called_for(target) for group in self.groups)
+        """As `more`, if any group calls for more: what another one could spare is no help to it."""
+        more = self.more(target)
+        return more if more > self.slots else sum(group.called_for(target) for group in self.groups)
 
     @property
     def drain_seconds(self) -> float:
@@ -166,6 +173,7 @@ def _group(members: Sequence[SlotUse], target: float, scale: float) -> GroupLoad
     known = [one for one in members if one.usage is not None]
     return GroupLoad(
         frozenset(one.slot for one in members),
+        members[0].classes,
         _summed(_arriving(one, target, scale) for one in known),
         _summed(_resident(one, target) for one in known),
         _summed(_queued(one, target, scale) for one in known),

@@ -9,11 +9,18 @@ from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.api.spec import Autoscaling, LLMServingPoolSpec
 from evenflow_operator.core.decisions import REPLICAS_INPUT, decision, scaled_at
 from evenflow_operator.core.plan import ScalePool, ScalingFigures
+from evenflow_operator.core.scaling.growth import Joining, growth, on_their_way
 from evenflow_operator.core.scaling.load import GroupLoad, PoolLoad, SlotUse, calibration_of, pool_load
 from evenflow_operator.core.scaling.samples import window_seconds
 from evenflow_operator.core.scaling.state import ScalingState
 from evenflow_operator.core.scaling.window import highest, noted
-from evenflow_operator.core.scaling.wording import down_message, figures_of, load_words, up_message
+from evenflow_operator.core.scaling.wording import (
+    down_message,
+    figures_of,
+    load_words,
+    stuck_message,
+    up_message,
+)
 from evenflow_operator.core.scaling.writers import known_writers, noticed, other_writer
 from evenflow_operator.core.slots.drains import SlotLoss, scale_down_victim
 from evenflow_operator.core.slots.survey import Situation
@@ -51,9 +58,10 @@ def scaled(
     latest: Sequence[SlotUse],
     nominal: float,
     loss: SlotLoss,
+    joining: Joining,
 ) -> Scaling:
     """`slots` are those that stay, `latest` the same as of the last interval alone, where a surge shows at once;
-    `nominal`: wall seconds per modelled engine second until measured."""
+    `nominal`: wall seconds per modelled engine second until measured; `joining`: what further slots would serve."""
     snapshot, replicas = situation.snapshot, situation.spec.replicas
     reason = ScalingLimitedReason
     records = snapshot.memory.decisions
@@ -83,8 +91,12 @@ def scaled(
         recommended=noted(state.recommended, situation.now, called, max(window, SAID_LOW_SECONDS)),
         complete_since=state.complete_since or situation.now,
     )
-    command = _up(situation, seen, called, high, target)
+    most = min(high, max(STEP_FACTOR * replicas, replicas + STEP_REPLICAS))
+    grown = growth(seen, target, on_their_way(slots), joining, most - replicas)
+    command = _up(situation, seen, min(most, seen.slots + grown.slots), called, target)
     limited = _limited(situation, load, called, state, (low, high), window)
+    if grown.stuck is not None:
+        limited = reason.PLACEMENT_LIMITS, stuck_message(grown.stuck, target, most - replicas)
     if command is None and limited is None:
         obstacle = _obstacle(situation, load, state, window, target, loss)
         if obstacle is None:
@@ -144,10 +156,9 @@ def _unknown(situation: Situation, load: PoolLoad) -> str | None:
     return None if load.known else "no engine gives usable figures"
 
 
-def _up(situation: Situation, load: PoolLoad, called: int, high: int, target: float) -> ScalePool | None:
-    """None when the load calls for no more, at the upper bound, and within an interval of the last step."""
+def _up(situation: Situation, load: PoolLoad, to: int, called: int, target: float) -> ScalePool | None:
+    """None when no further slot is of use, at the upper bound, and within an interval of the last step."""
     replicas = situation.spec.replicas
-    to = min(called, high, max(STEP_FACTOR * replicas, replicas + STEP_REPLICAS))
     if to <= replicas or _scaled_within(situation, situation.spec.metrics.interval_seconds):
         return None
     message = up_message(load, replicas, to, target)

@@ -4,7 +4,7 @@ import math
 
 from evenflow_operator.core.plan import ScalingFigures
 from evenflow_operator.core.scaling.engine import RESOURCE_NAMES, RESOURCES
-from evenflow_operator.core.scaling.load import PoolLoad
+from evenflow_operator.core.scaling.load import GroupLoad, PoolLoad
 
 
 def load_words(load: PoolLoad, target: float) -> str:
@@ -23,6 +23,15 @@ def down_message(load: PoolLoad, to: int, target: float) -> str:
     share = load.share(group.binding) * len(group.slots) / left
     then = f"; with one slot less it would be {share:.0%}"
     return f"replicas {to + 1} -> {to}: {load_words(load, target)}{then}"
+
+
+def stuck_message(group: GroupLoad, target: float, reach: int) -> str:
+    names = ", ".join(sorted(group.classes)) or "no class"
+    short = group.more(target) - len(group.slots)
+    return (
+        f"the slots of {names} call for {short} more, but none of the next {_slots(reach)} would serve it; "
+        "give one of them the class in placement.static, or set placement.strategy to All"
+    )
 
 
 def figures_of(load: PoolLoad, called: int) -> ScalingFigures:
