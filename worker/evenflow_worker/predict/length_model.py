@@ -14,7 +14,7 @@ MAX_TOKENS: Final = 4096
 """Of a prompt are looked at: turning a list into an array holds the interpreter's lock, some 50 ns a token."""
 PAUSE_SECONDS: Final = 200e-6
 """Between prompts the engine's thread may have the interpreter's lock. Without a pause it waits up to 5 ms for it, in
-every step: a model kept busy made 22 ms steps a third longer (bench/vllm_schedule.py predictor)."""
+every step: a model kept busy made 22 ms steps a quarter longer (bench/vllm_schedule.py predictor)."""
 
 
 @dataclass(frozen=True, slots=True)
