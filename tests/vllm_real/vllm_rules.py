@@ -85,7 +85,9 @@ class ExactBucket:
         cost, need = Fraction(1), Fraction(1)
         if cap.unit == "Volume":
             own = max(record.prompt - record.cached, 0)
-            cost, need = Fraction(proxy_block_volume(own, record.predicted, self._block_size)), Fraction(1, 10**12)
+            # In the bucket's own grains: a cost like 93.99999999999997 must not decide whether anything is left.
+            cost = Fraction(round(proxy_block_volume(own, record.predicted, self._block_size) * 10**12), 10**12)
+            need = Fraction(1, 10**12)
         assert idle or self.credit >= need or cost <= self._share, f"{request.request_id} passed the cap {cap}"
         self.credit = max(self.credit - cost, -cost) if idle else self.credit - cost
         self._share = max(self._share - cost, Fraction(0))
