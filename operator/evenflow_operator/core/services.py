@@ -1,6 +1,5 @@
 """One Service per traffic class and one for the pool itself (docs/design.md §6.1)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,10 +67,7 @@ def _kept(situation: Situation, name: str, traffic_class: str, view: ServiceView
             return None
         message = f"class {traffic_class} is back: Service {name} leads to its pods again"
         return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASSES_CHANGED, message, service=name)
-    if _drifted(view, manifest):
-        message = f"restore selector and ports of Service {name}"
-        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
-    return None
+    return _restored(view, put)
 
 
 def _removed(situation: Situation, view: ServiceView) -> _Step | None:
@@ -93,10 +89,7 @@ def _removed(situation: Situation, view: ServiceView) -> _Step | None:
             "then it is deleted; put the class back to keep it"
         )
         return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=name)
-    if _drifted(view, manifest):
-        message = f"restore selector and ports of Service {name}"
-        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=name)
-    return None
+    return _restored(view, put)
 
 
 def _noted(situation: Situation, view: ServiceView) -> float | None:
@@ -117,8 +110,12 @@ def _served(situation: Situation, traffic_class: str) -> bool:
     return traffic_class == DEFAULT_CLASS or not available or any(traffic_class in pod.classes for pod in available)
 
 
-def _drifted(view: ServiceView, manifest: Mapping[str, Any]) -> bool:
-    return dict(view.selector) != manifest["spec"]["selector"] or view.ports != PORTS
+def _restored(view: ServiceView, put: PutService) -> _Step | None:
+    """Selector and ports brought back, if somebody changed them."""
+    if dict(view.selector) == put.manifest["spec"]["selector"] and view.ports == PORTS:
+        return None
+    message = f"restore selector and ports of Service {view.name}"
+    return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=view.name)
 
 
 def _manifest(situation: Situation, name: str, traffic_class: str) -> dict[str, Any]:
