@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -35,6 +36,9 @@ settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell that runs the tests in the background has interrupts ignored, and the processes they start inherit it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SEED] = int(os.environ.get("EVENFLOW_TEST_SEED") or random.SystemRandom().randrange(2**32))
 
 

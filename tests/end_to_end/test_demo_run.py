@@ -27,8 +27,6 @@ async def demo(*arguments: str, folder: Path) -> asyncio.subprocess.Process:
         stderr=asyncio.subprocess.PIPE,
         env={**os.environ, "TMPDIR": str(folder)},
         start_new_session=True,
-        # A shell that runs the tests in the background has it ignored, and children inherit that.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
