@@ -17,8 +17,11 @@ from evenflow_operator.api.names import (
 
 MAX_GENERATION = 2**53
 PER_THOUSAND_MAX = 1_000_000_000
+MAX_PERCENT = 1_000_000
+MAX_REASON = 128
+REASON_PATTERN = r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$"
 
-Reason = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+Reason = Annotated[str, Field(min_length=1, max_length=MAX_REASON, pattern=REASON_PATTERN)]
 PodName = Annotated[str, Field(max_length=253)]
 
 
@@ -54,7 +57,7 @@ class ClassStatus(ApiModel):
     """Observed mean output length of completed requests (tokens)."""
     replicas: int | None = Field(None, ge=0, le=MAX_REPLICAS)
     """Slots that serve the class now."""
-    load_percent: int | None = Field(None, ge=0, le=1_000_000)
+    load_percent: int | None = Field(None, ge=0, le=MAX_PERCENT)
     """Load of the class's slots (percent of capacity)."""
     request_share_percent: int | None = Field(None, ge=0, le=100)
     """Share of the pool's requests (percent)."""

@@ -92,7 +92,7 @@ def _two_digits(value: float) -> float:
 
 def _pooled(parts: list[ClassLengths]) -> ObservedClass | None:
     completed = sum(part.completed for part in parts)
-    entries = [part for part in parts if part.outputs and part.completed > 0]
+    entries = [part for part in parts if part.outputs and part.completed > 0 and part.prompt_mean <= MAX_TOKENS]
     if not entries:
         return None
     sizes = [len(part.outputs) for part in entries]

@@ -2,6 +2,8 @@
 
 import math
 
+from evenflow_contract.worker_config import MAX_GENERATION
+from evenflow_operator.api.names import MAX_KV_TOKENS
 from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, Snapshot
 
 DEFAULT_BLOCK_SIZE = 16
@@ -62,15 +64,15 @@ def applied_generation(reading: Reading | None) -> int | None:
     if reading is not None and reading.state is not None:
         return reading.state.applied_generation
     applied = finite(counters_of(reading).applied_generation)
-    return None if applied is None else int(applied)
+    return None if applied is None or applied > MAX_GENERATION else int(applied)
 
 
 def usable_kv_tokens(reading: Reading | None, expected: int) -> int:
     """M as the engine reports it, however old the report (it is fixed at the engine's start), else the spec's."""
     if reading is not None and reading.state is not None and reading.state.kv_capacity_tokens > 0:
-        return reading.state.kv_capacity_tokens
+        return min(reading.state.kv_capacity_tokens, MAX_KV_TOKENS)
     reported = finite(counters_of(reading).kv_capacity_tokens)
-    return int(reported) if reported else expected
+    return int(min(reported, MAX_KV_TOKENS)) if reported is not None and reported >= 1 else expected
 
 
 def block_size(reading: Reading | None) -> int:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from evenflow_operator.api.status import PER_THOUSAND_MAX
 from evenflow_operator.core.memory import Rates
 from evenflow_operator.core.readings.facts import counters_of, finite
 from evenflow_operator.core.snapshot import PodView, Snapshot
@@ -56,4 +57,4 @@ def per_thousand(part: float | None, whole: float | None) -> int | None:
     if part is None or whole is None or (part == 0 and whole == 0):
         return None
     ratio = round(float(f"{1000 * part / max(whole, 1.0):.2g}"))
-    return max(1, ratio) if part > 0 else 0
+    return min(max(1, ratio), PER_THOUSAND_MAX) if part > 0 else 0

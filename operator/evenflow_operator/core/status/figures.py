@@ -3,6 +3,7 @@
 import math
 
 from evenflow_operator.api.names import MAX_MICRO, MICRO
+from evenflow_operator.api.status import MAX_PERCENT
 
 
 def two_digits(value: float | None) -> float | None:
@@ -35,4 +36,5 @@ def exact_micro(value: float | None) -> int | None:
 
 
 def percent(share: float | None) -> int | None:
-    return whole(None if share is None else 100 * share)
+    shown = whole(None if share is None else 100 * share)
+    return None if shown is None else min(shown, MAX_PERCENT)

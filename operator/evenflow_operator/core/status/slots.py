@@ -1,8 +1,10 @@
 """The `slots` of the status: where each slot stands, and what is known of its engine."""
 
+import re
 from typing import Any
 
 from evenflow_operator.api.enums import SlotPhase
+from evenflow_operator.api.status import MAX_REASON, REASON_PATTERN
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.readings.facts import applied_generation, fresh_reading, usable_kv_tokens
@@ -59,7 +61,13 @@ def _phase(
     if pod.waiting_reason in CRASHED:
         return SlotPhase.FAILED, pod.waiting_reason, failure(pod)
     phase = SlotPhase.PENDING if pod.node is None and pod.phase == "Pending" else SlotPhase.STARTING
-    return phase, pod.waiting_reason, None
+    reason = pod.waiting_reason
+    # Some kubelets and providers of nodes say a sentence, for which the API server would refuse the whole status.
+    return (phase, reason, None) if reason is None or _is_word(reason) else (phase, None, reason)
+
+
+def _is_word(reason: str) -> bool:
+    return len(reason) <= MAX_REASON and re.fullmatch(REASON_PATTERN, reason) is not None
 
 
 def _empty_phase(situation: Situation, outcome: Outcome, slot: int) -> tuple[SlotPhase, str | None, str | None]:
