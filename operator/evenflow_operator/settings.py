@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from evenflow_operator.engine.lease import LeaseTimes
 
 LogFormat = Literal["plain", "json"]
 VERSION = "0.1.0"
+MAX_WORKERS = 64
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -73,6 +74,15 @@ def parse_settings(arguments: Sequence[str], environment: Mapping[str, str] = os
         _check_url(options.prometheus_url)
     if options.admin_write not in ("token", "open"):
         raise SettingsError(f"--admin-write: {options.admin_write!r}; say token or open")
+    if options.log_format not in get_args(LogFormat):
+        raise SettingsError(f"--log-format: {options.log_format!r}; say plain or json")
+    for flag, value, low, high in (
+        ("--metrics-port", options.metrics_port, 0, 65_535),
+        ("--workers", options.workers, 1, MAX_WORKERS),
+        ("--watchdog-seconds", options.watchdog_seconds, 1, 86_400),
+    ):
+        if not low <= value <= high:
+            raise SettingsError(f"{flag}: {value:g}; give a number from {low} to {high}")
     return Settings(
         kubeconfig=options.kubeconfig,
         context=options.context,
@@ -141,7 +151,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     option("--metrics-port", "Port of /healthz, /readyz and /metrics; 0: none.", defaults.metrics_port, int)
     option("--workers", "Pools worked on at once.", defaults.workers, int)
     option("--watchdog-seconds", "Seconds between two checks of the watches.", defaults.watchdog_seconds, float)
-    option("--log-format", "plain or json.", defaults.log_format, choices=("plain", "json"))
+    option("--log-format", "plain or json.", defaults.log_format, choices=get_args(LogFormat))
     option("--log-level", "DEBUG, INFO, WARNING or ERROR.", defaults.log_level)
     return parser
 

@@ -264,6 +264,17 @@ def test_a_pause_between_two_renewals_does_not_outlast_the_deadline() -> None:
     assert travel(work) <= 10.1
 
 
+def test_the_written_duration_is_never_shorter_than_the_deadline() -> None:
+    async def work() -> None:
+        leases = OneLease()
+        times = LeaseTimes(duration=1.4, renew_deadline=1.3, retry=0.1)
+        await Elector(leases, "a", LoopClock(), random.Random(1), times).acquire()
+        assert leases.record is not None
+        assert leases.record.duration_seconds >= times.renew_deadline
+
+    travel(work)
+
+
 def test_a_lease_taken_by_somebody_else_is_lost_at_once() -> None:
     async def work() -> None:
         leases = OneLease()

@@ -63,6 +63,11 @@ def test_every_flag_has_a_variable_and_the_flag_wins() -> None:
         (["--prometheus-url", "prometheus:9090"], "--prometheus-url"),
         (["--prometheus-url", "http://me:secret@prometheus:9090"], "--prometheus-url"),
         (["--admin-write", "yes"], "--admin-write"),
+        (["--lease-duration", "inf"], "--lease-duration"),
+        (["--workers", "0"], "--workers"),
+        (["--metrics-port", "70000"], "--metrics-port"),
+        (["--watchdog-seconds", "0"], "--watchdog-seconds"),
+        (["--watchdog-seconds", "nan"], "--watchdog-seconds"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_named(arguments: list[str], names: str) -> None:
@@ -70,6 +75,11 @@ def test_a_setting_that_cannot_be_used_is_named(arguments: list[str], names: str
         parse_settings(arguments, {})
     assert str(caught.value).startswith(names)
     assert "secret@" not in str(caught.value)
+
+
+def test_a_variable_is_checked_as_its_flag_is() -> None:
+    with pytest.raises(SettingsError, match="--log-format: 'xml'"):
+        parse_settings([], {"EVENFLOW_LOG_FORMAT": "xml"})
 
 
 def test_a_bad_kubeconfig_ends_with_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

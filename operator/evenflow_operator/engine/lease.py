@@ -7,12 +7,15 @@ Only the local monotonic clock is compared: another holder's lease is over when 
 import asyncio
 import contextlib
 import logging
+import math
 import random
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NoReturn
 
 from evenflow_operator.ports import ApiError, Clock, LeaseRecord, Leases
+
+MAX_DURATION_SECONDS = 3600
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +33,10 @@ class LeaseTimes:
     retry: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.retry < self.renew_deadline < self.duration:
+        if not 0 < self.retry < self.renew_deadline < self.duration <= MAX_DURATION_SECONDS:
             raise ValueError(
                 f"lease times: need 0 < retry ({self.retry:g}) < renew deadline ({self.renew_deadline:g})"
-                f" < duration ({self.duration:g}) seconds"
+                f" < duration ({self.duration:g}) <= {MAX_DURATION_SECONDS} seconds"
             )
 
 
@@ -185,7 +188,8 @@ class Elector:
         now = self._timestamp()
         return LeaseRecord(
             holder=self._identity,
-            duration_seconds=max(1, round(self._times.duration)),
+            # Rounded up: others take over when the written duration is over, and this one must have given up by then.
+            duration_seconds=math.ceil(self._times.duration),
             acquired_at=now,
             renewed_at=now,
             transitions=current.transitions + 1 if current else 0,
