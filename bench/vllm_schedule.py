@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +49,8 @@ def apply(engine: Engine, config: WorkerConfig) -> None:
 
 # ---------------------------------------------------------------------- cost
 
+PASSES = 300
+
 
 def cost(model: Path) -> None:
     kinds: dict[str, Callable[..., Engine]] = {
@@ -60,19 +62,18 @@ def cost(model: Path) -> None:
             model, replace(SVF, admission=Admission("Limited", "Volume", 1.0)), **o
         ),
     }
-    print("schedule(), microseconds of CPU (ratio to stock FCFS), medians of 5 rounds; the running requests decode")
+    print(f"schedule(), microseconds of CPU: medians of {PASSES} passes (ratio to stock FCFS's); the running decode")
     for running, blocked in ((32, True), (255, False)):
         for waiting in (1_000, 10_000):
-            # Round by round, so that what slows the computer down for a while hits every kind.
-            rounds = [
-                {name: _schedule_us(make, running, waiting, blocked) for name, make in kinds.items()} for _ in range(5)
-            ]
+            engines = {name: _loaded(make, running, waiting, blocked) for name, make in kinds.items()}
+            times = _schedule_us(engines, random.Random(1))
+            stock = times["stock FCFS"]
             what = "admission blocked" if blocked else "admissions"
             print(f"{running} running, {waiting} waiting, {what}: ", end="")
             cells = []
-            for name in kinds:
-                ratio = statistics.median(one[name] / one["stock FCFS"] for one in rounds)
-                cells.append(f"{name} {statistics.median(one[name] for one in rounds):.0f} ({ratio:.3f})")
+            for name, taken in times.items():
+                ratio = statistics.median(one / base for one, base in zip(taken, stock, strict=True))
+                cells.append(f"{name} {statistics.median(taken):.0f} ({ratio:.3f})")
             print(", ".join(cells), flush=True)
 
 
@@ -82,7 +83,7 @@ def _steered(model: Path, config: WorkerConfig, **options: object) -> Engine:
     return engine
 
 
-def _schedule_us(make: Callable[..., Engine], running: int, waiting: int, blocked: bool) -> float:
+def _loaded(make: Callable[..., Engine], running: int, waiting: int, blocked: bool) -> Engine:
     engine = make(
         num_blocks=60_000,
         max_num_seqs=running if blocked else running + 1,
@@ -96,14 +97,20 @@ def _schedule_us(make: Callable[..., Engine], running: int, waiting: int, blocke
         engine.step()
     for number in range(waiting):
         engine.add(f"wait{number}", source.randint(1, 200), 1, priority=source.randrange(1 << 20))
-    times = []
-    for _ in range(150):
-        # CPU time of this thread: on a computer that others use too, wall time says more about them.
-        before = time.thread_time()
-        engine.schedule()
-        times.append(time.thread_time() - before)
-        engine.update()
-    return statistics.median(times) * 1e6
+    return engine
+
+
+def _schedule_us(engines: Mapping[str, Engine], source: random.Random) -> dict[str, list[float]]:
+    """Of each pass. All engines take a pass in turn, in random order: what slows the computer down hits every one."""
+    times: dict[str, list[float]] = {name: [] for name in engines}
+    for _ in range(PASSES):
+        for name in source.sample(list(engines), len(engines)):
+            # CPU time of this thread: on a computer that others use too, wall time says more about them.
+            before = time.thread_time()
+            engines[name].schedule()
+            times[name].append((time.thread_time() - before) * 1e6)
+            engines[name].update()
+    return times
 
 
 ROUNDS = 9

@@ -188,6 +188,9 @@ def test_no_fault_of_ours_stops_the_engine(
     made = engine(model_dir, num_blocks=9, max_model_len=128)
     hooks = made.scheduler.evenflow
     steering = hooks.steering
+    # As with adapters, and with a model beside: a look at both in the first pass.
+    hooks._looks_at_skipped = True
+    hooks.models.done.append((made.request("gone", 20, 20), 5.0))
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("boom")

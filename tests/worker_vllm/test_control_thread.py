@@ -160,7 +160,7 @@ def running(parts: Parts, tmp_path: Path) -> Iterator[Running]:
 
 
 async def test_the_thread_serves_and_follows_the_file(parts: Parts, running: Running, tmp_path: Path) -> None:
-    assert parts.steering.pending, "the file was read before the thread started"
+    assert parts.steering.offered, "the file was read before the thread started"
     async with aiohttp.ClientSession() as session:
         async with session.get(running.url("/evenflow/v1/state")) as answer:
             assert (await answer.json())["appliedGeneration"] == 4

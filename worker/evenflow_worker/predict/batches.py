@@ -48,7 +48,8 @@ class BatchPredictor(Generic[T]):
         self._late_seconds = late_seconds
         self._clock = clock
         self._pending: deque[tuple[T, Prompt]] = deque()
-        self._done: deque[tuple[T, float]] = deque(maxlen=4 * MAX_PENDING)
+        self.done: deque[tuple[T, float]] = deque(maxlen=4 * MAX_PENDING)
+        """Predictions for `drain`."""
         self._wake = threading.Event()
         self._load: Callable[[], LengthModel] | None = None
         self._loaded: Callable[[], LengthModel] | None = None
@@ -83,7 +84,7 @@ class BatchPredictor(Generic[T]):
 
     def drain(self) -> list[tuple[T, float]]:
         """Predictions that came back since the last call, in tokens, positive and finite."""
-        done = self._done
+        done = self.done
         found: list[tuple[T, float]] = []
         while done:
             found.append(done.popleft())
@@ -125,7 +126,7 @@ class BatchPredictor(Generic[T]):
         invalid = 0
         for (item, _), length in zip(batch, lengths, strict=True):
             if math.isfinite(length) and length > 0.0:
-                self._done.append((item, length))
+                self.done.append((item, length))
             else:
                 invalid += 1
         if invalid:

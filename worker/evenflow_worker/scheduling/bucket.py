@@ -25,20 +25,16 @@ class AdmissionBucket:
     resumed ones are the caller's to let through. Measured with bench/open_arrivals.py.
     """
 
-    __slots__ = ("_burst", "_credit", "_limited", "_need", "_refill", "_share", "_unit", "capacity_tokens")
+    __slots__ = ("_burst", "_credit", "_need", "_refill", "_share", "_unit", "capacity_tokens", "limited")
 
     def __init__(self, capacity_tokens: int, admission: Admission | None = None) -> None:
         if capacity_tokens < 1:
             raise ValueError(f"capacity_tokens must be at least 1, found {capacity_tokens}: give the usable KV tokens")
         self.capacity_tokens = capacity_tokens
         self._unit: AdmissionUnit = "Volume"
-        self._limited = False
+        self.limited = False
         self._credit = self._refill = self._burst = self._need = self._share = 0
         self.configure(admission or Admission())
-
-    @property
-    def limited(self) -> bool:
-        return self._limited
 
     @property
     def credit(self) -> float:
@@ -49,13 +45,13 @@ class AdmissionBucket:
         """Take a cap live. The same unit keeps credit and debt, within the new bounds; another unit starts afresh."""
         self._share = 0
         if admission.mode == "Off" or admission.per_iteration is None:
-            self._limited = False
+            self.limited = False
             self._credit = 0
             return
         volume = admission.unit == "Volume"
-        if not self._limited or admission.unit != self._unit:
+        if not self.limited or admission.unit != self._unit:
             self._credit = 0
-        self._limited = True
+        self.limited = True
         self._unit = admission.unit
         rate = admission.per_iteration * (self.capacity_tokens if volume else 1)
         self._refill = max(round(rate * _SCALE), 1)
@@ -68,20 +64,20 @@ class AdmissionBucket:
     def refill(self, times: int = 1, *, paused: bool = False) -> None:
         """Once per engine iteration, before admission; or for `times` of them at once. A paused engine collects
         nothing."""
-        if self._limited and not paused:
+        if self.limited and not paused:
             self._credit = min(self._credit + times * self._refill, self._burst)
             self._share = self._refill if self._unit == "Volume" else 0
 
     def refills_refused(self, volume: float) -> int:
         """How many refills in a row, from the next on, leave it refusing a new request of `volume` token-iterations
         while others run."""
-        if not self._limited or (self._unit == "Volume" and self._cost(volume) <= self._refill):
+        if not self.limited or (self._unit == "Volume" and self._cost(volume) <= self._refill):
             return 0
         return max(-(-(self._need - self._credit) // self._refill) - 1, 0)
 
     def allows(self, volume: float, *, idle: bool) -> bool:
         """May a new request of `volume` token-iterations enter? `idle`: nothing is running, then one always may."""
-        return idle or not self._limited or self._credit >= self._need or self._cost(volume) <= self._share
+        return idle or not self.limited or self._credit >= self._need or self._cost(volume) <= self._share
 
     def take(self, volume: float, *, idle: bool = False) -> None:
         """Charge one admitted request of `volume` token-iterations (block-rounded, predicted; not finite: counts as M).
@@ -89,7 +85,7 @@ class AdmissionBucket:
         An idle engine's free pass may leave a debt of its own cost, never more: a quiet hour of single requests must
         not be held against the next burst.
         """
-        if not self._limited:
+        if not self.limited:
             return
         cost = self._cost(volume)
         credit = self._credit - cost

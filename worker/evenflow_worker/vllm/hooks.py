@@ -4,7 +4,7 @@ Each method here may fail without harm: it catches what it raises, counts it and
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ class Hooks:
         self.peaks = UsagePeaks()
         manager = scheduler.kv_cache_manager
         self._pool = manager.block_pool
+        self._free_blocks: Callable[[], int] = self._pool.get_num_free_blocks
         self._usable_blocks = max(int(self._pool.num_gpu_blocks) - 1, 1)
         self._kv_groups = max(len(scheduler.kv_cache_config.kv_cache_groups), 1)
         self._own_watermark_blocks = manager.watermark_blocks
@@ -52,6 +53,7 @@ class Hooks:
         self._accounted = 0
         self._in_pass = False
         self._free_low = self._usable_blocks
+        self._looks_at_skipped = hasattr(scheduler, "skipped_waiting") or scheduler.lora_config is not None
         queue.enqueue = steering.enqueue
         scheduler.waiting = queue
 
@@ -94,26 +96,35 @@ class Hooks:
     # ------------------------------------------------------------------ around one pass
 
     def open_pass(self) -> None:
-        """Before vLLM schedules: config, predictions, bucket, order of the running, and the gate."""
+        """Before vLLM schedules: config, predictions, bucket, order of the running, and the gate.
+
+        Called some hundred times a second between steps that must not wait: what mostly has nothing to do is asked
+        for by a look, not by a call.
+        """
         scheduler, steering = self.scheduler, self.steering
-        self._accounted = len(scheduler.running)
+        running = scheduler.running
+        self._accounted = len(running)
         self._in_pass = True
         try:
-            self.take_config()
-            self._take_predictions()
-            steering.begin(paused=scheduler.pause_state.name != "UNPAUSED")
+            if steering.offered:
+                self.take_config()
+            if self.models.done:
+                self._take_predictions()
+            limited = steering.bucket.limited
+            steering.begin(paused=limited and scheduler.pause_state.name != "UNPAUSED")
             self._free_low = free = self._free_blocks()
             if eviction_possible(
                 free_blocks=free,
-                running=len(scheduler.running) * self._kv_groups,
+                running=len(running) * self._kv_groups,
                 token_budget=scheduler.max_num_scheduled_tokens * self._kv_groups,
                 block_size=scheduler.block_size,
             ):
-                steering.sort(scheduler.running)
-            skipped = self._skipped()
-            if scheduler.lora_config is not None:
-                self._hold_back_for_due(skipped)
-            self._queue.gate = self._gate if steering.may_refuse else None
+                steering.sort(running)
+            if self._looks_at_skipped:
+                skipped = self._skipped()
+                if scheduler.lora_config is not None:
+                    self._hold_back_for_due(skipped)
+            self._queue.gate = self._gate if limited or steering.hold_back else None
         except Exception:
             self._queue.gate = None
             steering.failed("open")
@@ -186,7 +197,7 @@ class Hooks:
 
     def take_config(self) -> None:
         """Put an offered config in force now; in the engine's thread only."""
-        if not self.steering.pending:
+        if not self.steering.offered:
             return
         try:
             if self.steering.take_offered():
@@ -210,9 +221,6 @@ class Hooks:
             # The same object under the same id: not a later request that reuses it.
             if self.scheduler.requests.get(request.request_id) is request:
                 self.steering.predict(request, tokens)
-
-    def _free_blocks(self) -> int:
-        return int(self._pool.get_num_free_blocks())
 
 
 def _completed(request: Any) -> bool:

@@ -129,7 +129,7 @@ class EngineReport:
         if steering is None or steering.config is newest:
             return newest
         idle = self._scheduler.get_num_unfinished_requests() == 0
-        return newest if steering.pending and idle else steering.config
+        return newest if steering.offered and idle else steering.config
 
     def _capacity(self) -> int:
         """In tokens; 0 where this vLLM no longer says it, which the operator takes as unknown."""

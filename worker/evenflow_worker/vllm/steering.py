@@ -56,7 +56,8 @@ class Steering:
         self._max_model_len = max_model_len
         self._cached_tokens = cached_tokens
         self.clock = clock
-        self._offered: deque[WorkerConfig] = deque()
+        self.offered: deque[WorkerConfig] = deque()
+        """Configs that wait for the engine's next scheduling pass, the newest last."""
         self._logged: set[str] = set()
         self._added = 0
         self._evicted = 0
@@ -70,18 +71,13 @@ class Steering:
 
     def offer(self, config: WorkerConfig) -> None:
         """Hand a config over from another thread; it is in force before the next scheduling decision."""
-        self._offered.append(config)
-
-    @property
-    def pending(self) -> bool:
-        """An offered config waits for the engine's next scheduling pass."""
-        return bool(self._offered)
+        self.offered.append(config)
 
     def take_offered(self) -> bool:
         """In the engine's thread: put the newest offered config in force. False if there was none."""
         newest: WorkerConfig | None = None
-        while self._offered:
-            newest = self._offered.popleft()
+        while self.offered:
+            newest = self.offered.popleft()
         if newest is None:
             return False
         self.apply(newest)
@@ -198,7 +194,10 @@ class Steering:
     def begin(self, *, paused: bool) -> None:
         """Before the engine schedules."""
         self._steps += 1
-        self.bucket.refill(paused=paused)
+        if self.bucket.limited:
+            self.bucket.refill(paused=paused)
+        if not self._ordering.aging_rate:
+            return
         now = self.clock()
         waiting = len(self.queue)
         if waiting and self._ordering.rekey_due(
@@ -212,11 +211,6 @@ class Steering:
     def sort(self, running: list[Any]) -> None:
         """Order the running list so that the victim comes last."""
         sort_running(running, self.config.victim, volume=victim_volume, progress=progress)
-
-    @property
-    def may_refuse(self) -> bool:
-        """Is there anything in this pass for which a new request may have to wait outside?"""
-        return self.bucket.limited or self.hold_back
 
     def allows_head(self, *, idle: bool) -> bool:
         """May the head of the queue be admitted now?"""
