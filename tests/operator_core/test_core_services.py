@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 from core_toy_cluster import CHAT, CODE, ToyCluster, ready_cluster
 
+from evenflow_operator.core import services
 from evenflow_operator.core.plan import DeleteService, Plan, PutService
 from evenflow_operator.core.snapshot import ServicePort
 
@@ -110,6 +111,26 @@ def test_a_changed_selector_is_brought_back() -> None:
     plan = cluster.decide()
     (command,) = [c for c in plan.commands if isinstance(c, PutService)]
     assert (command.uid, command.resource_version) == (view.uid, view.resource_version)
+
+
+def drift(cluster: ToyCluster) -> None:
+    changed = replace(cluster.services["llama-chat"], selector={"app": "theirs"}, resource_version="9")
+    cluster.services["llama-chat"] = changed
+
+
+def test_somebody_who_changes_a_service_back_each_time_is_not_raced_with() -> None:
+    cluster = ready_cluster()
+    writes = 0
+    for _ in range(60):
+        drift(cluster)
+        plan = cluster.decide()
+        writes += put(plan) == ["llama-chat"]
+        assert plan.requeue_after is not None
+        assert plan.requeue_after <= services.RESTORES_SECONDS
+        cluster.tick(1)
+    assert writes == services.RESTORES
+    drift(cluster)
+    assert put(cluster.decide()) == ["llama-chat"], "a minute later"
 
 
 @pytest.mark.parametrize(

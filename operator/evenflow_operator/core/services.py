@@ -9,13 +9,17 @@ from evenflow_contract.names import DEFAULT_CLASS
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.api.names import API_VERSION, KIND
-from evenflow_operator.core.decisions import decision
+from evenflow_operator.core.decisions import ADVICE, decision
 from evenflow_operator.core.plan import Command, Decision, DeleteService, PutService
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import ServicePort, ServiceView
-from evenflow_operator.core.times import CLOCK_SKEW_SECONDS, rfc3339
+from evenflow_operator.core.times import CLOCK_SKEW_SECONDS, parse_time, rfc3339
 
 PORTS = (ServicePort(ENGINE_PORT_NAME, ENGINE_PORT, ENGINE_PORT),)
+RESTORES = 6
+RESTORES_SECONDS = 60.0
+"""After so many restorations within so many seconds the pool's Services stay as they are for the rest of the time:
+whoever changes them back each time is not raced with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +29,7 @@ class ServicePlan:
     conflicts: tuple[str, ...]
     """Names that the pool needs and that belong to somebody else."""
     due: float | None
-    """Seconds until the Service of a removed class goes."""
+    """Seconds until the Service of a removed class goes, or until changed ones may be restored again."""
 
 
 _Step = tuple[Command, Decision]
@@ -47,11 +51,14 @@ def services(situation: Situation) -> ServicePlan:
     ]
     steps += [_removed(situation, view) for view in surplus]
     taken = [step for step in steps if step is not None]
+    due = [_left(situation, view) for view in surplus]
+    pause = _pause(situation)
+    due += [pause] if pause > 0 else []
     return ServicePlan(
         commands=tuple(command for command, _ in taken),
         decisions=tuple(why for _, why in taken),
         conflicts=conflicts,
-        due=min((_left(situation, view) for view in surplus), default=None),
+        due=min(due, default=None),
     )
 
 
@@ -67,7 +74,7 @@ def _kept(situation: Situation, name: str, traffic_class: str, view: ServiceView
             return None
         message = f"class {traffic_class} is back: Service {name} leads to its pods again"
         return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASSES_CHANGED, message, service=name)
-    return _restored(view, put)
+    return _restored(situation, view, put)
 
 
 def _removed(situation: Situation, view: ServiceView) -> _Step | None:
@@ -89,7 +96,7 @@ def _removed(situation: Situation, view: ServiceView) -> _Step | None:
             "then it is deleted; put the class back to keep it"
         )
         return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASS_REMOVED, message, service=name)
-    return _restored(view, put)
+    return _restored(situation, view, put)
 
 
 def _noted(situation: Situation, view: ServiceView) -> float | None:
@@ -110,12 +117,28 @@ def _served(situation: Situation, traffic_class: str) -> bool:
     return traffic_class == DEFAULT_CLASS or not available or any(traffic_class in pod.classes for pod in available)
 
 
-def _restored(view: ServiceView, put: PutService) -> _Step | None:
+def _restored(situation: Situation, view: ServiceView, put: PutService) -> _Step | None:
     """Selector and ports brought back, if somebody changed them."""
     if dict(view.selector) == put.manifest["spec"]["selector"] and view.ports == PORTS:
         return None
+    if _pause(situation) > 0:
+        return None
     message = f"restore selector and ports of Service {view.name}"
     return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.SERVICE_DRIFTED, message, service=view.name)
+
+
+def _pause(situation: Situation) -> float:
+    """Seconds until Services may be restored again, by the record of decisions; 0 or less: now."""
+    drifted = (DecisionType.UPDATE_SERVICE.value, DecisionReason.SERVICE_DRIFTED.value)
+    times = sorted(
+        time
+        for record in situation.snapshot.memory.decisions
+        if (record["type"], record["reason"]) == drifted
+        and not str(record.get("message", "")).startswith(ADVICE)
+        and (time := parse_time(record["time"])) is not None
+        and time <= situation.now + CLOCK_SKEW_SECONDS
+    )
+    return times[-RESTORES] + RESTORES_SECONDS - situation.now if len(times) >= RESTORES else 0.0
 
 
 def _manifest(situation: Situation, name: str, traffic_class: str) -> dict[str, Any]:
