@@ -175,6 +175,10 @@ class Cluster(Protocol):
 
     async def create_pod(self, namespace: str, manifest: Mapping[str, Any]) -> PodView: ...
 
+    async def dry_run_pod(self, namespace: str, manifest: Mapping[str, Any]) -> None:
+        """Raises what creating this pod would raise, quotas included; stores nothing."""
+        ...
+
     async def patch_pod(
         self, namespace: str, name: str, patch: Mapping[str, Any], *, strategic: bool = False
     ) -> PodView: ...

@@ -16,11 +16,15 @@ from evenflow_operator.core.plan import (
     CreatePod,
     DeletePod,
     DeleteService,
+    DryRunPod,
     PatchPod,
     Plan,
     PutService,
 )
 from evenflow_operator.core.restore import restore
+from evenflow_operator.core.revision import revision_of
+from evenflow_operator.core.slots.dry_run import Answer, answered
+from evenflow_operator.core.slots.refill import refused
 from evenflow_operator.core.snapshot import EngineCounters, PodView, Reading, ServicePort, ServiceView, Snapshot
 from evenflow_operator.core.times import parse_time
 
@@ -84,6 +88,12 @@ class ToyCluster:
     plans: list[Plan] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     """Revisions whose pods never become ready."""
+    refused: set[str] = field(default_factory=set)
+    """Revisions whose pods the API server refuses."""
+    unanswered: bool = False
+    """Whether dry runs get no answer."""
+    dry_runs: list[float] = field(default_factory=list)
+    """When they were asked for."""
     source_problem: str | None = None
     spec_problem: str | None = None
     counter: int = 0
@@ -148,7 +158,12 @@ class ToyCluster:
         return found
 
     def decide(self) -> Plan:
-        """One pass whose plan is carried out."""
+        """One pass whose plan is carried out, and the next one at once if the API server was asked something."""
+        asked = len(self.dry_runs)
+        plan = self.one_pass()
+        return plan if len(self.dry_runs) == asked else self.one_pass()
+
+    def one_pass(self) -> Plan:
         plan = decide(self.snapshot(), CACHE)
         self.plans.append(plan)
         self.memory = plan.memory
@@ -201,6 +216,16 @@ class ToyCluster:
         self.spec = {**self.spec, **fields}
         self.generation += 1
 
+    def change_badly(self, **fields: Any) -> str:
+        """As `change`, to a revision that the API server refuses."""
+        self.change(**fields)
+        self.refused.add(self.revision)
+        return self.revision
+
+    @property
+    def revision(self) -> str:
+        return revision_of(pool_of(self.spec).spec)
+
     def restart_operator(self) -> None:
         self.memory = restore(self.status, tuple(self.pods.values()))
 
@@ -222,6 +247,9 @@ class ToyCluster:
         return pod.phase in ("Pending", "Running") and pod.node not in self.lost_nodes
 
     def _carry_out(self, command: Any) -> None:
+        if isinstance(command, DryRunPod):
+            self._answer(command)
+            return
         self.counter += 1
         if isinstance(command, CreatePod):
             self._create(command)
@@ -239,10 +267,19 @@ class ToyCluster:
         elif isinstance(command, DeleteService):
             del self.services[command.name]
 
+    def _answer(self, command: DryRunPod) -> None:
+        self.dry_runs.append(self.now)
+        refusal = command.revision in self.refused and not self.unanswered
+        problem = "no answer" if self.unanswered else "no such field" if refusal else ""
+        self.memory = answered(self.memory, [Answer(command, problem, refusal)], self.now)
+
     def _create(self, command: CreatePod) -> None:
         meta = command.manifest["metadata"]
         assert meta["name"] not in self.pods, "the API server would answer 409"
         tags = meta["labels"]
+        if tags[labels.REVISION] in self.refused:
+            self.memory = refused(self.memory, [command], self.now)
+            return
         self.pods[meta["name"]] = PodView(
             name=meta["name"],
             uid=f"uid-{self.counter}",

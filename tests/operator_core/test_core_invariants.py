@@ -33,6 +33,7 @@ CHANGES = st.sampled_from(
         "replicas-2",
         "replicas-5",
         "restart",
+        "bad-template",
         "policy",
         "classes",
         "cap",
@@ -53,6 +54,8 @@ def happen(cluster: ToyCluster, what: str, pick: int) -> None:
         cluster.change(replicas=int(what[-1]))
     elif what == "restart":
         cluster.change(rollout={"restartedAt": f"2026-01-01T00:00:{pick % 60:02d}Z"})
+    elif what == "bad-template":
+        cluster.change_badly(podTemplate={"spec": {"priorityClassName": f"none-such-{pick}"}})
     elif what == "policy":
         cluster.change(scheduling={"policy": "FCFS" if pick % 2 else "SVF"})
     elif what == "classes":
@@ -106,6 +109,9 @@ def check(cluster: ToyCluster, plan: Plan) -> None:
         or (isinstance(command, DeletePod) and command.decision.reason in ("ScaleDown", "RevisionChanged", "UserDrain"))
     ]
     assert len(disruptive) <= 1, "more than one disruptive command"
+    reasons = {one.decision.reason for one in disruptive if one.decision is not None}
+    if cluster.revision in cluster.refused:
+        assert "RevisionChanged" not in reasons, "a pod is given up for one that is refused"
     if disruptive:
         under_way = [pod for pod in cluster.pods.values() if pod.drain_started is not None and not pod.deleting]
         ended = {command.uid for command in plan.commands if isinstance(command, DeletePod)}
@@ -146,6 +152,7 @@ def test_promises_hold_through_any_history_and_the_pool_comes_to_rest(steps: lis
 def heal(cluster: ToyCluster) -> None:
     """Nothing goes wrong any more."""
     cluster.lost_nodes.clear()
+    cluster.refused.clear()
     cluster.change(mode="Active")
     for name, pod in cluster.pods.items():
         if pod.phase == "Running":

@@ -193,6 +193,9 @@ class DictCluster:
 
         return self._write("create", name, apply)
 
+    async def dry_run_pod(self, namespace: str, manifest: Mapping[str, Any]) -> None:
+        self._write("dry-run", manifest["metadata"]["name"], lambda: None)
+
     async def patch_pod(
         self, namespace: str, name: str, patch: Mapping[str, Any], *, strategic: bool = False
     ) -> PodView:

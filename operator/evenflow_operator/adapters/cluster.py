@@ -96,6 +96,9 @@ class KubeCluster:
     async def create_pod(self, namespace: str, manifest: Mapping[str, Any]) -> PodView:
         return _pod(await self._client.request("POST", _path("pods", namespace), body=manifest))
 
+    async def dry_run_pod(self, namespace: str, manifest: Mapping[str, Any]) -> None:
+        await self._client.request("POST", _path("pods", namespace), query=[("dryRun", "All")], body=manifest)
+
     async def patch_pod(
         self, namespace: str, name: str, patch: Mapping[str, Any], *, strategic: bool = False
     ) -> PodView:

@@ -16,7 +16,16 @@ from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.placement.assign import Assignment, assign, classes_joining, loss_of
 from evenflow_operator.core.placement.lengths import observe
 from evenflow_operator.core.placement.severity_cache import SeverityCache
-from evenflow_operator.core.plan import Command, CreatePod, Decision, Notice, PatchPod, Plan, PushConfig
+from evenflow_operator.core.plan import (
+    Command,
+    CreatePod,
+    Decision,
+    DryRunPod,
+    Notice,
+    PatchPod,
+    Plan,
+    PushConfig,
+)
 from evenflow_operator.core.pods.config import base_config, slot_config
 from evenflow_operator.core.pods.patches import patches, pushes
 from evenflow_operator.core.pods.render import PodRequest, render_pod
@@ -103,6 +112,7 @@ def _outcome(situation: Situation, cache: SeverityCache) -> Outcome:
         *creates,
         *(patch.command for patch in patched),
         *pushed,
+        *_dry_run(situation, filled, drained, assignment, admissions),
     )
     if scaling is not None and scaling.command is not None:
         commands = (*commands, scaling.command)
@@ -159,27 +169,45 @@ def _caps(situation: Situation, assignment: Assignment) -> dict[int, CapOutcome]
 def _creates(
     situation: Situation, filled: Refill, assignment: Assignment, admissions: Mapping[int, Admission]
 ) -> tuple[CreatePod, ...]:
-    snapshot = situation.snapshot
-    base = base_config(situation.spec)
     commands = []
     for slot in filled.creates:
-        failures = failures_of(filled.backoff, slot)
-        attempt = 1 + max(situation.highest_attempt.get(slot, 0), failures)
-        classes = assignment.classes.get(slot, ())
-        request = PodRequest(
-            pool=snapshot.name,
-            namespace=snapshot.namespace,
-            pool_uid=snapshot.uid,
-            spec=situation.spec,
-            slot=slot,
-            attempt=attempt,
-            revision=situation.revision,
-            config=slot_config(base, classes, admissions[slot], draining=False),
-            worker_image=situation.worker_image,
-            admin_open=snapshot.extra.get("admin_write") == "open",
-        )
-        commands.append(create_command(situation, slot, render_pod(request), failures))
+        manifest = _next_pod(situation, slot, filled, assignment, admissions)
+        commands.append(create_command(situation, slot, manifest, failures_of(filled.backoff, slot)))
     return tuple(commands)
+
+
+def _dry_run(
+    situation: Situation, filled: Refill, drained: Drains, assignment: Assignment, admissions: Mapping[int, Admission]
+) -> tuple[DryRunPod, ...]:
+    """The question whether the API server would take the pod that the first outdated slot gets next, when it is due.
+
+    A create in the same plan answers it, too.
+    """
+    outdated = [slot for slot, pod in situation.filling.items() if pod.revision != situation.revision]
+    if drained.standing.due != 0 or filled.creates or not outdated:
+        return ()
+    manifest = _next_pod(situation, outdated[0], filled, assignment, admissions)
+    return (DryRunPod(situation.revision, situation.snapshot.generation, manifest),)
+
+
+def _next_pod(
+    situation: Situation, slot: int, filled: Refill, assignment: Assignment, admissions: Mapping[int, Admission]
+) -> dict[str, Any]:
+    snapshot = situation.snapshot
+    classes = assignment.classes.get(slot, ())
+    request = PodRequest(
+        pool=snapshot.name,
+        namespace=snapshot.namespace,
+        pool_uid=snapshot.uid,
+        spec=situation.spec,
+        slot=slot,
+        attempt=1 + max(situation.highest_attempt.get(slot, 0), failures_of(filled.backoff, slot)),
+        revision=situation.revision,
+        config=slot_config(base_config(situation.spec), classes, admissions[slot], draining=False),
+        worker_image=situation.worker_image,
+        admin_open=snapshot.extra.get("admin_write") == "open",
+    )
+    return render_pod(request)
 
 
 def _remember(situation: Situation, outcome: Outcome) -> PoolMemory:
@@ -209,7 +237,11 @@ def _remember_advice(situation: Situation, outcome: Outcome) -> PoolMemory:
     memory = situation.snapshot.memory
     scaling = memory.scaling if outcome.scaling is None else outcome.scaling.state
     return replace(
-        memory, caps=caps, scaling=scaling, decisions=recorded(memory.decisions, outcome.decisions, situation.now)
+        memory,
+        caps=caps,
+        scaling=scaling,
+        dry_run=outcome.drains.standing.known,
+        decisions=recorded(memory.decisions, outcome.decisions, situation.now),
     )
 
 

@@ -24,6 +24,24 @@ class SlotBackoff:
 
 
 @dataclass(frozen=True, slots=True)
+class DryRun:
+    """What the API server said when it was asked whether it would take a pod of a revision (core.slots.dry_run)."""
+
+    revision: str
+    generation: int
+    """Of the spec that was asked about."""
+    problem: str = ""
+    """Why it would not, or why there was no answer; empty: it would."""
+    refused: bool = False
+    tries: int = 0
+    """Tries in a row without a yes."""
+    since: float = 0.0
+    """When the first of those without an answer was made."""
+    until: float = 0.0
+    """It isn't asked again before, unless the spec changes."""
+
+
+@dataclass(frozen=True, slots=True)
 class CapState:
     """The cap controller of one pod. Its cap is a multiple of x* whatever the unit."""
 
@@ -87,6 +105,7 @@ class PoolMemory:
     """The numbers of the pool's slots, those that no pod fills included."""
     placement: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     backoff: Mapping[int, SlotBackoff] = field(default_factory=dict)
+    dry_run: DryRun | None = None
     caps: Mapping[str, CapState] = field(default_factory=dict)
     """Per pod uid, as the next three."""
     progress: Mapping[str, Progress] = field(default_factory=dict)

@@ -33,6 +33,15 @@ class CreatePod:
 
 
 @dataclass(frozen=True, slots=True)
+class DryRunPod:
+    """Ask the API server whether it would take this pod of a new revision; nothing is stored and nothing decided."""
+
+    revision: str
+    generation: int
+    manifest: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class DeletePod:
     slot: int
     name: str
@@ -93,7 +102,7 @@ class ScalePool:
     decision: Decision
 
 
-Command = CreatePod | DeletePod | PatchPod | PushConfig | PutService | DeleteService | ScalePool
+Command = CreatePod | DryRunPod | DeletePod | PatchPod | PushConfig | PutService | DeleteService | ScalePool
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ def requeue_after(situation: Situation, outcome: Outcome, status_due: float | No
     due += [outcome.refill.backoff[slot].until - situation.now for slot in outcome.refill.backing_off]
     if outcome.services.due is not None:
         due.append(outcome.services.due)
+    if outcome.drains.standing.due is not None:
+        due.append(outcome.drains.standing.due)
     if outcome.drains.start or any(pod.drain_started is not None for pod in situation.filling.values()):
         due.append(DRAIN_POLL_SECONDS)
     return max(SHORTEST_SECONDS, min(due)) if due else None

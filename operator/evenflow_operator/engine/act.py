@@ -1,6 +1,7 @@
 """Carrying out a plan: every command is checked against the fresh cache first, and carries uid and resourceVersion.
 
-Order: Services, patches (several pods at once), deletes, then creates in growing batches that stop at the first error.
+Order: Services, patches (several pods at once), deletes, then creates in growing batches that stop at the first error;
+last what may take long and changes nothing, a dry run.
 """
 
 import asyncio
@@ -17,13 +18,16 @@ from evenflow_operator.core.plan import (
     CreatePod,
     DeletePod,
     DeleteService,
+    DryRunPod,
     PatchPod,
     PushConfig,
     PutService,
     ScalePool,
 )
+from evenflow_operator.core.slots.dry_run import Answer
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.engine.cache import Cache
+from evenflow_operator.engine.dry_run import ask
 from evenflow_operator.engine.expectations import Expectations
 from evenflow_operator.engine.push import Pusher
 from evenflow_operator.outages import unless_outage
@@ -54,6 +58,7 @@ class Failure:
 class Outcome:
     done: list[Command] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
 
     @property
     def stale(self) -> bool:
@@ -97,6 +102,10 @@ class Actor:
             await self._all(record, group, outcome)
         await self._batches(record, creates, outcome)
         await self._all(record, [command for command in commands if isinstance(command, ScalePool)], outcome)
+        for command in commands:
+            if isinstance(command, DryRunPod):
+                outcome.answers.append(await ask(self._cluster, record, command))
+                outcome.done.append(command)
         return outcome
 
     async def _all(self, record: PoolRecord, commands: Iterable[Command], outcome: Outcome) -> bool:
@@ -332,7 +341,7 @@ def service_patch(command: PutService, current: ServiceView) -> Mapping[str, Any
 
 
 def _name(command: Command) -> str:
-    if isinstance(command, CreatePod):
+    if isinstance(command, CreatePod | DryRunPod):
         return f"create pod {command.manifest['metadata']['name']}"
     if isinstance(command, PutService):
         return f"put Service {command.manifest['metadata']['name']}"

@@ -14,6 +14,7 @@ from evenflow_operator.api.conditions import DecisionReason, DegradedReason
 from evenflow_operator.api.enums import DecisionType
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.plan import Command, CreatePod, Decision, DeletePod, Notice, PatchPod, Plan, ScalePool
+from evenflow_operator.core.slots.dry_run import answered
 from evenflow_operator.core.slots.refill import refused
 from evenflow_operator.core.snapshot import PodView, Snapshot
 from evenflow_operator.engine.act import Actor, Outcome
@@ -137,7 +138,8 @@ class Reconciler:
         done = {id(command) for command in outcome.done}
         undone = [command for command in plan.commands if id(command) not in done]
         memory, status, decisions = settle_plan(plan, pool.memory, undone)
-        pool.memory = refused(memory, _refused_creates(outcome), snapshot.now)
+        memory = refused(memory, _refused_creates(outcome), snapshot.now)
+        pool.memory = answered(memory, outcome.answers, snapshot.now)
         self._report(record, decisions, outcome)
         self._tell(record, plan.notices)
         self._telemetry.scaling(key, plan.scaling)

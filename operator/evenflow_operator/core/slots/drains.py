@@ -5,7 +5,7 @@ disruptive command per pool at a time; only a rollout may have more slots under 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from evenflow_operator.api.conditions import DecisionReason
 from evenflow_operator.api.enums import DecisionType
@@ -13,6 +13,7 @@ from evenflow_operator.core.decisions import decision
 from evenflow_operator.core.plan import Decision, DeletePod
 from evenflow_operator.core.readings.facts import in_flight
 from evenflow_operator.core.slots.broken import CRASHED, corrections, serves_nobody
+from evenflow_operator.core.slots.dry_run import Standing, standing
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.snapshot import PodView
 
@@ -34,6 +35,8 @@ class Drains:
     deletes: tuple[DeletePod, ...] = ()
     rollout_stuck: str | None = None
     """Why the rollout takes no further slot although there are some to take."""
+    standing: Standing = field(default_factory=Standing)
+    """Where the pool's revision stands with the API server; it is asked now if that is due."""
 
     @property
     def disruptive(self) -> bool:
@@ -45,20 +48,25 @@ SlotLoss = Callable[[int], tuple[float, ...]]
 
 
 def drains(situation: Situation, loss: SlotLoss) -> Drains:
-    cancel = _cancelled(situation)
+    asked = standing(situation)
+    cancel = _cancelled(situation, asked)
     under_way = {
         slot: pod
         for slot, pod in situation.filling.items()
         if pod.drain_started is not None and slot not in cancel and situation.settled(slot)
     }
     deletes = tuple(
-        command for slot, pod in under_way.items() if (command := _finished(situation, slot, pod)) is not None
+        command
+        for slot, pod in under_way.items()
+        # A rollout that goes on to yet another revision waits for word of it, too.
+        if (asked.allowed or pod.drain_reason not in ROLLOUT_REASONS)
+        and (command := _finished(situation, slot, pod)) is not None
     )
-    stuck = _stuck(situation)
+    stuck = _stuck(situation) if asked.refusal is None else f"the API server refuses pods of {asked.refusal.revision}"
     corrected = corrections(situation)
     if corrected:
-        return Drains({}, cancel, (*deletes, *corrected), stuck)
-    for policy in (_users_drain, _rollout, _scale_down):
+        return Drains({}, cancel, (*deletes, *corrected), stuck, replace(asked, due=None))
+    for policy in _policies(asked):
         found = policy(situation, under_way, cancel, loss)
         if found is None:
             continue
@@ -66,11 +74,11 @@ def drains(situation: Situation, loss: SlotLoss) -> Drains:
         if serves_nobody(pod):
             message = f"delete {pod.name}: it serves nobody; {found.because}"
             why = decision(DecisionType.DELETE_POD, found.reason, message, slot=found.slot, pod=pod.name)
-            return Drains({}, cancel, (*deletes, _delete(found.slot, pod, why)), stuck)
+            return Drains({}, cancel, (*deletes, _delete(found.slot, pod, why)), stuck, asked)
         message = f"drain {pod.name}: {found.because}"
         why = decision(found.kind, found.reason, message, slot=found.slot, pod=pod.name)
-        return Drains({found.slot: why}, cancel, deletes, stuck)
-    return Drains({}, cancel, deletes, stuck)
+        return Drains({found.slot: why}, cancel, deletes, stuck, asked)
+    return Drains({}, cancel, deletes, stuck, asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +89,16 @@ class _Candidate:
     kind: DecisionType
     reason: DecisionReason
     because: str
+
+
+_Policy = Callable[[Situation, Mapping[int, PodView], frozenset[int], SlotLoss], _Candidate | None]
+
+
+def _policies(asked: Standing) -> tuple[_Policy, ...]:
+    """In their order. No pod is given up for one that the API server may refuse; a scale-down needs none."""
+    if asked.allowed:
+        return (_users_drain, _rollout, _scale_down)
+    return () if asked.due == 0 else (_scale_down,)
 
 
 def _users_drain(
@@ -159,7 +177,7 @@ def _stuck(situation: Situation) -> str | None:
     return None
 
 
-def _cancelled(situation: Situation) -> frozenset[int]:
+def _cancelled(situation: Situation, asked: Standing) -> frozenset[int]:
     cancelled = set()
     scaling = []
     for slot, pod in situation.filling.items():
@@ -167,7 +185,9 @@ def _cancelled(situation: Situation) -> frozenset[int]:
             continue
         if pod.drain_reason == DecisionReason.SCALE_DOWN.value:
             scaling.append(slot)
-        elif pod.drain_reason is None or (pod.drain_reason in ROLLOUT_REASONS and pod.revision == situation.revision):
+        elif pod.drain_reason is None or (
+            pod.drain_reason in ROLLOUT_REASONS and (asked.refusal is not None or pod.revision == situation.revision)
+        ):
             cancelled.add(slot)
     scaling.sort(reverse=True)
     return frozenset(cancelled | set(scaling[situation.surplus :]))

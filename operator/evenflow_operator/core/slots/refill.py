@@ -62,7 +62,7 @@ def refused(memory: PoolMemory, creates: Iterable[CreatePod], now: float) -> Poo
         before = backoff.get(command.slot, SlotBackoff(0, 0.0))
         failures = max(before.failures + 1, int(tags.get(labels.ATTEMPT, "1")))
         revision = tags.get(labels.REVISION, "")
-        backoff[command.slot] = SlotBackoff(failures, now + _pause(before.failures), before.pod_uid, revision)
+        backoff[command.slot] = SlotBackoff(failures, now + pause_after(before.failures), before.pod_uid, revision)
     return replace(memory, backoff=backoff)
 
 
@@ -105,11 +105,12 @@ def _backoff(situation: Situation) -> dict[int, SlotBackoff]:
         before = backoff.get(pod.slot, SlotBackoff(0, 0.0))
         if before.pod_uid == pod.uid:
             continue
-        backoff[pod.slot] = SlotBackoff(before.failures + 1, situation.now + _pause(before.failures), pod.uid)
+        backoff[pod.slot] = SlotBackoff(before.failures + 1, situation.now + pause_after(before.failures), pod.uid)
     return backoff
 
 
-def _pause(failures: int) -> float:
+def pause_after(failures: int) -> float:
+    """Seconds to wait after a failure that so many others in a row came before."""
     return min(LONGEST_BACKOFF_SECONDS, FIRST_BACKOFF_SECONDS * 2.0 ** min(failures, 30))
 
 

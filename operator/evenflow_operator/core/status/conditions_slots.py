@@ -6,6 +6,7 @@ from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.outcome import Outcome
 from evenflow_operator.core.readings.facts import applied_generation
 from evenflow_operator.core.slots.broken import broken, failure
+from evenflow_operator.core.slots.dry_run import told
 from evenflow_operator.core.slots.survey import Situation
 from evenflow_operator.core.status.verdict import Verdict, false, slot_list, true
 from evenflow_operator.core.times import parse_time
@@ -48,8 +49,9 @@ def progressing(situation: Situation, outcome: Outcome, memory: PoolMemory) -> V
             reason.ROLLOUT_STUCK, f"{outcome.drains.rollout_stuck}; {len(outdated)} slots are left as they are"
         )
     if outdated:
-        done = len(filling) - len(outdated)
-        return true(reason.ROLLING_OUT, f"{done} of {len(situation.slots)} slots have revision {situation.revision}")
+        done = f"{len(filling) - len(outdated)} of {len(situation.slots)} slots have revision {situation.revision}"
+        unanswered = outcome.drains.standing.unanswered
+        return true(reason.ROLLING_OUT, f"{done}; not known yet if it is taken: {unanswered}" if unanswered else done)
     if situation.surplus > 0:
         return true(reason.SCALING_DOWN, f"{len(situation.slots)} slots, {situation.spec.replicas} wanted")
     if draining:
@@ -81,6 +83,8 @@ def degraded(situation: Situation, outcome: Outcome, memory: PoolMemory) -> Verd
     if refused:
         slot, message = min(refused.items())
         return true(reason.CREATE_REFUSED, f"slot {slot}: {message[:500]}")
+    if outcome.drains.standing.refusal is not None:
+        return true(reason.CREATE_REFUSED, told(outcome.drains.standing.refusal))
     if outcome.refill.backing_off:
         return true(reason.BACK_OFF, f"waiting after failures: {slot_list(sorted(outcome.refill.backing_off))}")
     stalled = sorted(slot for slot, pod in filling.items() if situation.stalled(pod))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from evenflow_operator.api.conditions import DegradedReason
 from evenflow_operator.core.memory import PoolMemory
 from evenflow_operator.core.status.conditions import transitions
 
@@ -23,6 +24,8 @@ MEASURED_OF_SLOT = frozenset(
 )
 MEASURED_OF_CLASS = frozenset({"observedPromptTokens", "observedOutputTokens", "loadPercent", "requestSharePercent"})
 MEASURED_OF_CONDITION = frozenset({"message"})
+PROMPT_REASONS = frozenset({DegradedReason.CREATE_REFUSED.value})
+"""The message is what the API server said, which is waited for after a change of the spec."""
 
 
 def throttled(status: Mapping[str, Any], memory: PoolMemory, now: float) -> tuple[Mapping[str, Any] | None, PoolMemory]:
@@ -57,5 +60,9 @@ def _prompt(status: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _without(entry: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:
-    return {key: value for key, value in entry.items() if key not in keys}
+def _without(entry: Mapping[str, Any], keys: frozenset[str]) -> Mapping[str, Any]:
+    return (
+        entry
+        if entry.get("reason") in PROMPT_REASONS
+        else {key: value for key, value in entry.items() if key not in keys}
+    )
