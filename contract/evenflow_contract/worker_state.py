@@ -7,6 +7,7 @@ from typing import Any
 from evenflow_contract.errors import ContractError
 from evenflow_contract.names import MAX_CLASSES, check_class_name
 from evenflow_contract.reading import ObjectReader, check_version, parse_json
+from evenflow_contract.weights import LengthWeights
 
 VERSION = 1
 MAX_LENGTHS_BYTES = 4_000_000
@@ -137,7 +138,7 @@ class WorkerLengths:
         }
 
 
-def _weights(entry: ObjectReader) -> dict[int, float]:
+def _weights(entry: ObjectReader) -> LengthWeights:
     path = entry.path("outputs")
     raw = entry.mapping("outputs", max_items=MAX_DISTINCT_LENGTHS)
     inner = ObjectReader(raw, path)
@@ -146,7 +147,7 @@ def _weights(entry: ObjectReader) -> dict[int, float]:
         if not key.isascii() or not key.isdigit() or len(key) > 8:
             raise ContractError(f"{path}.{key[:20]}", "not a length", "keys are output lengths in tokens")
         weights[int(key)] = inner.number(key)
-    return weights
+    return LengthWeights(weights)
 
 
 def _quantiles(entry: ObjectReader) -> dict[float, float]:

@@ -1,11 +1,16 @@
 """What workers answer is untrusted input to the operator: bounded, checked, tolerant of newer fields."""
 
+import gc
+import json
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from evenflow_contract import labels
 from evenflow_contract.errors import ContractError
+from evenflow_contract.weights import LengthWeights
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths, WorkerState
 
 STATE = {
@@ -76,6 +81,35 @@ def test_lengths_that_are_none_are_refused(outputs: dict[str, float]) -> None:
     entry = {"completed": 1, "outputs": outputs, "promptMean": 1.0, "promptQuantiles": {}}
     with pytest.raises(ContractError):
         WorkerLengths.parse({"version": 1, "classes": {"chat": entry}})
+
+
+@given(weights)
+def test_weights_of_lengths_are_a_mapping(plain: dict[int, float]) -> None:
+    kept = LengthWeights(plain)
+    assert kept == plain
+    assert list(kept) == sorted(plain)
+    assert dict(zip(kept, kept.values(), strict=True)) == plain
+    assert [kept[length] for length in plain] == list(plain.values())
+    assert len(kept) == len(plain)
+    for absent in {0, 100_000, *(length + 1 for length in plain)} - plain.keys():
+        assert absent not in kept
+
+
+def test_lengths_of_thousands_of_engines_fit_into_memory() -> None:
+    count = 4096
+    outputs = {str(length): length + 0.5 for length in range(count)}
+    entry = {"completed": count, "outputs": outputs, "promptMean": 1.0, "promptQuantiles": {}}
+    document = json.dumps({"version": 1, "classes": {"chat": entry}})
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        lengths = WorkerLengths.parse(document)
+        gc.collect()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(lengths.classes["chat"].outputs) == count
+    assert after - before < 16 * count, "12 bytes per length; a dict takes 100"
 
 
 def test_class_labels_and_service_names_go_together() -> None:

@@ -281,6 +281,20 @@ def test_every_engine_is_sampled_at_the_interval_and_lengths_less_often() -> Non
     travel(work)
 
 
+def test_lengths_are_asked_for_at_once_and_then_at_every_fourth_interval() -> None:
+    async def work() -> None:
+        bench = Bench(metrics={"intervalSeconds": 15})
+        bench.poller.touch(KEY)
+        await asyncio.sleep(10)
+        assert bench.admin.asked.count("lengths") == 1
+        await asyncio.sleep(600)
+        await bench.poller.close()
+        assert bench.admin.asked.count("state") >= 38
+        assert 8 <= bench.admin.asked.count("lengths") <= 11
+
+    travel(work)
+
+
 def test_only_running_pods_with_an_address_are_asked() -> None:
     async def work() -> None:
         bench = Bench()

@@ -21,6 +21,8 @@ from evenflow_operator.ports import Clock, Key, Metrics, Target, WorkerAdmin, Wo
 
 DEADLINE_SECONDS = 12.0
 LENGTHS_EVERY_SECONDS = 10.0
+LENGTHS_INTERVALS = 4
+"""An answer with lengths is by far the longest, and of them a pool takes note once a minute."""
 DEFAULT_INTERVAL_SECONDS = 15.0
 
 SourceName = Literal["Scrape", "Prometheus"]
@@ -132,7 +134,7 @@ class Poller:
         if state is None:
             return
         self._readings.put_state(key, target.uid, state)
-        due = max(self._interval(key), self._lengths_every)
+        due = max(LENGTHS_INTERVALS * self._interval(key), self._lengths_every)
         if self._readings.lengths_age(key, target.uid) >= due:
             lengths = await _answer(self._admin.lengths(target.ip))
             if lengths is not None:
