@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from evenflow_operator.adapters.clock import SystemClock
@@ -29,6 +30,7 @@ from evenflow_operator.core.placement.severity_cache import SeverityCache
 from evenflow_operator.core.restore import restore
 from evenflow_operator.engine.lease import Elector, LeadershipLost
 from evenflow_operator.engine.reconcile import Core
+from evenflow_operator.engine.scope import Scope, ScopeChanged
 from evenflow_operator.engine.watchdog import CacheMismatch
 from evenflow_operator.logs import configure_logging
 from evenflow_operator.outages import Outage
@@ -63,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     except (KubeConfigError, PortTaken, SettingsError) as error:
         log.error("%s", error)
         return 2
-    except (LeadershipLost, WatchesFailed, CacheMismatch) as error:
+    except (LeadershipLost, WatchesFailed, CacheMismatch, ScopeChanged) as error:
         log.critical("%s: %s; ending at once", type(error).__name__, error)
         logging.shutdown()
         # Nothing may run on: another process may lead, or what this one knows is wrong.
@@ -102,7 +104,7 @@ class Operator:
         self._waiting_for = "the API server"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop` is set. Raises what ends the process: LeadershipLost, WatchesFailed, CacheMismatch, …"""
+        """Until `stop` is set. Raises what ends the process: LeadershipLost, WatchesFailed, ScopeChanged, …"""
         settings = self._settings
         probes = ProbeServer(settings.host, settings.metrics_port, self._telemetry, self._sick, self._unready)
         self._telemetry.gauge("leader", lambda: float(self._leading()))
@@ -118,8 +120,12 @@ class Operator:
                 await asyncio.wait_for(self._shut_down(probes), STOP_SECONDS)
 
     async def _lead(self, stop: asyncio.Event) -> None:
-        engine = self._engine = Engine(self._settings, self._parts(), self._clock, self._rng, self._telemetry)
+        parts = self._parts()
+        scope = Scope(parts.cluster, self._settings.namespaces)
+        settings = replace(self._settings, namespaces=await scope.served())
+        engine = self._engine = Engine(settings, parts, self._clock, self._rng, self._telemetry)
         running = {
+            asyncio.create_task(scope.hold(), name="scope"),
             asyncio.create_task(engine.run(), name="engine"),
             asyncio.create_task(stop.wait(), name="stop"),
             asyncio.create_task(self._outage.look(self._ask), name="outage"),
