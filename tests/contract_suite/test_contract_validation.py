@@ -103,6 +103,34 @@ async def test_dry_run_create(api: Client, ns: str, gadgets: Gadgets) -> None:
     await api.refused(422, "POST", url(gadgets.resource, ns), gadgets.make("one", {"size": -1}), dryRun="All")
 
 
+@behaviour(
+    "dry-run-create-pod",
+    "A dry-run create of a pod is named, admitted, defaulted and validated as a create is, has no resourceVersion, and "
+    "stores nothing.",
+)
+async def test_dry_run_create_pod(api: Client, ns: str) -> None:
+    answers = [await api.create("pods", ns, pod("", metadata={"generateName": "one-"}), dryRun="All") for _ in range(2)]
+    for answer in answers:
+        metadata, spec = answer["metadata"], answer["spec"]
+        assert (answer["kind"], metadata["namespace"], answer["status"]["phase"]) == ("Pod", ns, "Pending")
+        assert len(metadata["name"]) > len("one-")
+        assert metadata["name"].startswith("one-")
+        assert metadata["uid"]
+        assert metadata["creationTimestamp"]
+        assert not metadata.get("resourceVersion")
+        assert (spec["restartPolicy"], spec["serviceAccountName"]) == ("Always", "default")
+        assert {one["key"] for one in spec["tolerations"]} >= {"node.kubernetes.io/unreachable"}
+        assert "nodeName" not in spec
+    assert len({answer["metadata"]["name"] for answer in answers}) == 2
+    bad = pod("two", tolerations=[{"operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}])
+    refused = await api.refused(422, "POST", url("pods", ns), bad, dryRun="All")
+    assert refused["details"]["causes"][0]["field"].startswith("spec.tolerations[0]")
+    assert await api.items("pods", ns) == []
+    await api.create("pods", ns, pod("three", schedulerName="nobody"))
+    taken = await api.refused(409, "POST", url("pods", ns), pod("three"), dryRun="All")
+    assert taken["reason"] == "AlreadyExists"
+
+
 @behaviour("dry-run-change", "A dry-run PUT, patch, apply or scale answers the result and changes nothing.")
 async def test_dry_run_change(api: Client, ns: str, gadgets: Gadgets) -> None:
     created = await api.create(gadgets.resource, ns, gadgets.make("one", {"size": 1, "replicas": 1}))

@@ -238,3 +238,40 @@ async def test_scaling_up_and_down_drains_and_loses_nothing(stack: Stack) -> Non
     assert (result.completed, result.failed, result.retried) == (200, 0, 0)
     types = {one["type"] for one in (await stack.get_pool(namespace, "tiny"))["status"]["decisions"]}
     assert {"Scale", "DeletePod"} <= types, types
+
+
+def tolerating(**toleration: Any) -> dict[str, Any]:
+    """A pod template; `tolerationSeconds` makes one that every API server refuses."""
+    entry = {"key": "example.com/a", "operator": "Exists", "effect": "NoSchedule", **toleration}
+    return {"podTemplate": {"spec": {"tolerations": [entry]}}}
+
+
+async def test_a_refused_pod_template_costs_no_slot_and_a_corrected_one_is_rolled_out(stack: Stack) -> None:
+    namespace = await stack.namespace()
+    await stack.start_operator()
+    await stack.create(pool(namespace, "tiny"))
+    await stack.wait_serving(namespace, "tiny")
+    before = uids(await stack.pods(namespace))
+    sending = asyncio.create_task(send(stack, namespace, "tiny", load(150, 300.0)))
+    await stack.patch_spec(namespace, "tiny", tolerating(tolerationSeconds=3))
+    condition = await stack.wait_condition(namespace, "tiny", "Degraded", "True", "CreateRefused")
+    assert "tolerationSeconds" in condition["message"], condition
+    await stack.wait_condition(namespace, "tiny", "Progressing", "False", "RolloutStuck")
+    assert (await stack.condition(namespace, "tiny", "Ready"))["reason"] == "AllSlotsReady"
+    pods = await stack.pods(namespace)
+    assert uids(pods) == before
+    assert all(one["metadata"]["labels"].get(labels.SERVING) == "true" for one in pods)
+
+    await stack.patch_spec(namespace, "tiny", {"podTemplate": None})
+    await stack.patch_spec(namespace, "tiny", tolerating())
+
+    async def rolled_out() -> str | None:
+        live = await stack.pods(namespace)
+        left = before & uids(live)
+        return f"{len(left)} old pods" if left or len(live) < len(before) else None
+
+    await stack.until(rolled_out, 120.0)
+    await stack.wait_serving(namespace, "tiny")
+    await stack.wait_condition(namespace, "tiny", "Degraded", "False")
+    result = await sending
+    assert (result.completed, result.failed) == (150, 0)

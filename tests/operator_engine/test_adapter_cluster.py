@@ -59,6 +59,21 @@ async def test_pods_are_created_patched_and_deleted_exactly(tmp_path: Path) -> N
         assert gone is None or gone.view.deleting
 
 
+async def test_a_dry_run_says_what_a_create_would_and_stores_nothing(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s:
+        s.ready = False
+        cluster = KubeCluster(s.client)
+        await cluster.dry_run_pod("default", manifest())
+        bad = manifest()
+        bad["spec"]["tolerations"] = [{"operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}]
+        refused = await failing(cluster.dry_run_pod("default", bad))
+        assert (refused.status, refused.reason) == (422, "Invalid")
+        assert "spec.tolerations[0]" in refused.message
+        assert s.pods() == []
+        await cluster.create_pod("default", manifest())
+        assert (await failing(cluster.dry_run_pod("default", manifest()))).already_exists
+
+
 async def test_an_adoption_keeps_other_owners(tmp_path: Path) -> None:
     async with stage(tmp_path) as s:
         s.ready = False

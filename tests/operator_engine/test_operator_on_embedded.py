@@ -143,6 +143,27 @@ async def test_a_refused_create_is_one_warning_and_one_word_when_it_is_over(tmp_
         assert sorted(told()) == [("Normal", "AsExpected"), ("Warning", "CreateRefused")]
 
 
+async def test_a_bad_pod_template_costs_no_slot_and_a_corrected_one_is_rolled_out(tmp_path: Path) -> None:
+    bad = {
+        "spec": {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule", "tolerationSeconds": 3}]}
+    }
+    good = {"spec": {"tolerations": [{"key": "a", "operator": "Exists", "effect": "NoSchedule"}]}}
+    async with stage(tmp_path) as s, running(s.settings()):
+        await s.apply_pool(rollout={"drainTimeoutSeconds": 1})
+        await eventually(lambda: s.is_ready(), "ready")
+        before = s.names()
+        await s.patch_pool("llama", {"podTemplate": bad})
+        await eventually(lambda: s.condition("Degraded").get("reason") == "CreateRefused", "it is said")
+        assert "tolerationSeconds" in s.condition("Degraded")["message"]
+        assert s.condition("Progressing")["reason"] == "RolloutStuck"
+        assert s.is_ready()
+        assert s.names() == before
+        await s.patch_pool("llama", {"podTemplate": None})
+        await s.patch_pool("llama", {"podTemplate": good})
+        await eventually(lambda: set(s.names()).isdisjoint(before) and s.is_ready(), "rolled out", limit=20)
+        await eventually(lambda: s.condition("Degraded")["reason"] == "AsExpected", "and forgotten")
+
+
 async def test_a_service_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
     async with stage(tmp_path) as s, running(s.settings()):
         foreign = {
