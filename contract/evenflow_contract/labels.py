@@ -26,6 +26,10 @@ DRAIN_REASON = f"{PREFIX}/drain-reason"
 CLASS_REMOVED = f"{PREFIX}/class-removed"
 """Annotation of a Service, RFC 3339: since when its class is gone from the spec."""
 
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "evenflow"
+"""Its value on whatever the operator makes."""
+
 TRUE = "true"
 ENGINE_CONTAINER = "engine"
 

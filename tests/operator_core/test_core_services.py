@@ -165,6 +165,28 @@ def test_a_service_of_somebody_else_is_reported_and_the_others_are_served() -> N
     assert condition(cluster, "Degraded")["status"] == "False"
 
 
+def test_services_that_a_pool_left_behind_are_taken_over_by_the_next_one_of_its_name() -> None:
+    cluster = ready_cluster()
+    for name, view in cluster.services.items():
+        cluster.services[name] = replace(view, owner_uid=None, orphan=True)
+    plan = cluster.decide()
+    assert sorted(put(plan)) == ["llama", "llama-chat", "llama-code"]
+    assert {(one.type, one.reason) for one in plan.decisions} == {("UpdateService", "OrphanAdopted")}
+    assert put(cluster.decide()) == []
+    assert condition(cluster, "SpecValid")["status"] == "True"
+
+
+@pytest.mark.parametrize(
+    "change", [{"orphan": False}, {"pool": "other"}, {"traffic_class": "code"}, {"traffic_class": None}]
+)
+def test_a_service_without_an_owner_that_this_pool_did_not_make_is_not_taken_over(change: dict[str, Any]) -> None:
+    cluster = ready_cluster()
+    fields = {"owner_uid": None, "orphan": True, **change}
+    cluster.services["llama-chat"] = replace(cluster.services["llama-chat"], **fields)
+    assert put(cluster.decide()) == []
+    assert condition(cluster, "SpecValid")["reason"] == "NameConflict"
+
+
 def test_a_foreign_service_that_the_pool_does_not_need_is_left_alone() -> None:
     cluster = ready_cluster(replicas=1)
     cluster.services["other"] = replace(cluster.services["llama"], name="other", owner_uid="somebody")

@@ -279,6 +279,21 @@ async def test_a_service_of_somebody_else_is_shown_to_the_next_decision() -> Non
     assert [view.owner_uid for view in setup.cache.services(KEY)] == [None]
 
 
+async def test_a_service_that_was_left_behind_gets_its_owner_unless_the_pool_is_being_deleted() -> None:
+    setup = Setup()
+    left = service_view(owner_uid=None, orphan=True)
+    setup.cluster.services["llama"] = left
+    setup.cache.put(ServiceRecord(NAMESPACE, left))
+    manifest = {**service_manifest(), "metadata": {"name": "llama", "ownerReferences": [{"uid": "pool-1"}]}}
+    command = PutService(manifest, left.uid, left.resource_version)
+    assert service_patch(command, left)["metadata"]["ownerReferences"] == [{"uid": "pool-1"}]
+    assert "ownerReferences" not in service_patch(command, replace(left, orphan=False))["metadata"]
+    setup.cluster.pools[KEY] = replace(pool_record(), deleting=True)
+    outcome = await setup.actor.act(setup.record, [command])
+    assert outcome.stale
+    assert setup.cluster.services["llama"] == left
+
+
 async def test_own_services_are_created_corrected_and_deleted() -> None:
     setup = Setup()
     await setup.actor.act(setup.record, [PutService(service_manifest())])

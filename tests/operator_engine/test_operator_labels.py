@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import Stage, eventually, running, stage
+from cluster_kit import Stage, eventually, pools, running, stage
 
 from evenflow_operator.adapters.kube import MERGE_PATCH
 from evenflow_operator.core.slots import refill
@@ -32,6 +32,27 @@ async def test_a_service_whose_label_was_taken_off_gets_it_back_and_the_status_c
         await eventually(lambda: len(s.names()) == 3 and s.is_ready(), "a third pod")
         records = (await s.pool())["status"]["decisions"]
         assert len([one for one in records if one["message"].startswith("create Service llama-chat")]) <= 2
+
+
+async def test_what_a_pool_left_behind_belongs_to_the_next_one_of_its_name(tmp_path: Path) -> None:
+    async with stage(tmp_path) as s, running(s.settings()):
+        await s.apply_pool()
+        await eventually(lambda: s.is_ready(), "ready")
+        before = s.names()
+        await s.request("DELETE", f"{pools('default')}/llama", body={"propagationPolicy": "Orphan"})
+        await s.apply_pool()
+        uid = (await s.pool())["metadata"]["uid"]
+
+        def owners() -> set[str]:
+            found = [*s.pods(), *(s.cluster.api.get("services", "default", name) or {} for name in s.services())]
+            return {owner["uid"] for one in found for owner in one["metadata"].get("ownerReferences", [{"uid": ""}])}
+
+        await eventually(lambda: owners() == {uid} and s.is_ready(), "pods and Services have the new owner")
+        assert s.names() == before
+        assert s.services() == {"llama", "llama-chat"}
+        assert s.condition("SpecValid")["status"] == "True"
+        await s.delete_pool("llama")
+        await eventually(lambda: not s.names() and not s.services(), "all go with it")
 
 
 async def test_a_pod_set_aside_is_left_alone_and_its_slot_filled_anew(

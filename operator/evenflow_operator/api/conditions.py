@@ -276,7 +276,7 @@ class DecisionReason(StrEnum):
     GPUS_HELD = "GPUsHeld"
     """Reserved: shows in Degraded, WaitingForGPUs."""
     ORPHAN_ADOPTED = "OrphanAdopted"
-    """A pod without an owner had the current revision: taken over without a restart."""
+    """A pod without an owner had the current revision, or a Service this pool's labels: taken over as it is."""
     DUPLICATE_IN_SLOT = "DuplicateInSlot"
     """Another pod fills the slot."""
     SCALE_UP = "ScaleUp"

@@ -42,7 +42,9 @@ def services(situation: Situation) -> ServicePlan:
         for name in (DEFAULT_CLASS, *(entry.name for entry in situation.spec.traffic_classes))
     }
     existing = {view.name: view for view in snapshot.services}
-    conflicts = tuple(name for name in wanted if name in existing and existing[name].owner_uid != snapshot.uid)
+    conflicts = tuple(
+        name for name, purpose in wanted.items() if name in existing and not _ours(situation, existing[name], purpose)
+    )
     surplus = [view for view in snapshot.services if view.owner_uid == snapshot.uid and view.name not in wanted]
     steps = [
         _kept(situation, name, traffic_class, existing.get(name))
@@ -74,7 +76,16 @@ def _kept(situation: Situation, name: str, traffic_class: str, view: ServiceView
             return None
         message = f"class {traffic_class} is back: Service {name} leads to its pods again"
         return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.CLASSES_CHANGED, message, service=name)
+    if view.orphan:
+        message = f"adopt Service {name}: it has no owner and is this pool's by its labels"
+        return put, decision(DecisionType.UPDATE_SERVICE, DecisionReason.ORPHAN_ADOPTED, message, service=name)
     return _restored(situation, view, put)
+
+
+def _ours(situation: Situation, view: ServiceView, traffic_class: str) -> bool:
+    snapshot = situation.snapshot
+    orphan = view.orphan and (view.pool, view.traffic_class) == (snapshot.name, traffic_class)
+    return orphan or view.owner_uid == snapshot.uid
 
 
 def _removed(situation: Situation, view: ServiceView) -> _Step | None:
@@ -150,7 +161,7 @@ def _manifest(situation: Situation, name: str, traffic_class: str) -> dict[str, 
             "name": name,
             "namespace": snapshot.namespace,
             "labels": {
-                "app.kubernetes.io/managed-by": "evenflow",
+                labels.MANAGED_BY: labels.MANAGER,
                 labels.POOL: snapshot.name,
                 labels.TRAFFIC_CLASS: traffic_class,
             },

@@ -76,6 +76,8 @@ class ServiceView:
     ports: tuple[ServicePort, ...]
     class_removed: float | None = None
     """Since when its class is gone from the spec, as the operator noted it."""
+    orphan: bool = False
+    """Made by the operator and without any owner: its pool was deleted without what belongs to it."""
 
 
 @dataclass(frozen=True, slots=True)

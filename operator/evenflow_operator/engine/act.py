@@ -272,6 +272,8 @@ class Actor:
             current = next((view for view in self._cache.services(record.key) if view.uid == command.uid), None)
             if current is None or current.resource_version != command.resource_version:
                 raise Stale(f"Service {name} has changed")
+            if current.orphan:
+                await self._check_adoption(record)
             view = await self._cluster.patch_service(record.namespace, name, service_patch(command, current))
         else:
             try:
@@ -329,15 +331,15 @@ def service_patch(command: PutService, current: ServiceView) -> Mapping[str, Any
     wanted = dict(manifest["spec"]["selector"])
     selector: dict[str, str | None] = {key: None for key in current.selector if key not in wanted}
     selector.update(wanted)
-    return {
-        "metadata": {
-            "uid": command.uid,
-            "resourceVersion": command.resource_version,
-            "labels": dict(manifest["metadata"].get("labels") or {}),
-            "annotations": {labels.CLASS_REMOVED: None, **(manifest["metadata"].get("annotations") or {})},
-        },
-        "spec": {"selector": selector, "ports": list(manifest["spec"]["ports"])},
+    metadata: dict[str, Any] = {
+        "uid": command.uid,
+        "resourceVersion": command.resource_version,
+        "labels": dict(manifest["metadata"].get("labels") or {}),
+        "annotations": {labels.CLASS_REMOVED: None, **(manifest["metadata"].get("annotations") or {})},
     }
+    if current.orphan:
+        metadata["ownerReferences"] = list(manifest["metadata"]["ownerReferences"])
+    return {"metadata": metadata, "spec": {"selector": selector, "ports": list(manifest["spec"]["ports"])}}
 
 
 def _name(command: Command) -> str:

@@ -60,7 +60,7 @@ def _metadata(request: PodRequest) -> dict[str, Any]:
         "labels": {
             "app.kubernetes.io/name": "evenflow-engine",
             "app.kubernetes.io/instance": request.pool,
-            "app.kubernetes.io/managed-by": "evenflow",
+            labels.MANAGED_BY: labels.MANAGER,
             labels.POOL: request.pool,
             labels.SLOT: str(request.slot),
             labels.REVISION: request.revision,
