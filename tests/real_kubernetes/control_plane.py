@@ -39,6 +39,7 @@ CONTROLLERS = (
     "replicaset-controller",
     "serviceaccount-controller",
     "disruption-controller",
+    "resourcequota-controller",
 )
 
 
