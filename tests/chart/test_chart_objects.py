@@ -51,6 +51,25 @@ def test_lint_is_content(helm: Helm, name: str) -> None:
     helm.run("lint", "--strict", str(CHART), values={**values, **switched_off})
 
 
+def test_names_that_yaml_would_read_as_numbers_or_words_stay_names(helm: Helm) -> None:
+    values = {
+        **NAMESPACED,
+        "watchNamespaces": ["123", "null"],
+        "adminTokenSecrets": [{"namespace": "123", "name": "456"}],
+        "engineNetworkPolicy": {"enabled": True},
+        "networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]},
+        "prometheus": {"url": "http://prometheus:9090", "tokenSecret": {"name": "789", "key": "1"}},
+        "serviceAccount": {"create": True, "name": "5"},
+        "priorityClassName": "6",
+    }
+    objects = helm.template(values, "--namespace", "7", release="on")
+    assert {one["metadata"].get("namespace") for one in objects} == {None, "7", "123", "null"}
+    assert settings(objects).namespaces == ("123", "null")
+    kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="not installed yet; run make setup")
+    for one in objects:
+        kubernetes_validate.validate(one, KUBERNETES, strict=True)
+
+
 def test_objects_are_what_kubernetes_takes(rendered: Objects) -> None:
     kubernetes_validate = pytest.importorskip("kubernetes_validate", reason="not installed yet; run make setup")
     for one in rendered:

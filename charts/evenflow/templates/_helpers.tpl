@@ -10,7 +10,7 @@
 
 {{- define "evenflow.selector" -}}
 app.kubernetes.io/name: evenflow-operator
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 {{- end -}}
 
 {{- define "evenflow.labels" -}}
@@ -68,8 +68,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- define "evenflow.subject" -}}
 subjects:
 - kind: ServiceAccount
-  name: {{ include "evenflow.serviceAccount" . }}
-  namespace: {{ .Release.Namespace }}
+  name: {{ include "evenflow.serviceAccount" . | quote }}
+  namespace: {{ .Release.Namespace | quote }}
 {{- end -}}
 
 {{/* Objects of the Prometheus Operator can't be made where their definitions are missing: say so before Helm half does it. */}}
