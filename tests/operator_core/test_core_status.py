@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ from evenflow_contract.worker_config import Admission
 from evenflow_contract.worker_state import ClassLengths, WorkerLengths
 from evenflow_model.lengths import LengthMix
 from evenflow_model.severity import severity
+from evenflow_operator.api.names import MAX_CLASSES, MAX_REPLICAS
 from evenflow_operator.api.pool import LLMServingPool
 from evenflow_operator.api.status import LLMServingPoolStatus
 from evenflow_operator.core.decide import decide
@@ -92,6 +94,23 @@ def test_measured_figures_are_written_once_a_minute_and_phases_at_once() -> None
     status = cluster.decide().status
     assert status is not None
     assert status["readyReplicas"] == 3
+
+
+def test_the_status_of_the_largest_pool_can_be_stored() -> None:
+    classes = [
+        {"name": f"class-of-requests-{number:04d}", "promptTokens": 1000, "outputTokens": 200 + number}
+        for number in range(MAX_CLASSES)
+    ]
+    placement = {"maxClassesPerReplica": MAX_CLASSES}
+    cluster = ToyCluster(spec_of(replicas=MAX_REPLICAS, trafficClasses=classes, placement=placement), gpus=0)
+    cluster.decide()
+    for name, pod in cluster.pods.items():
+        cluster.pods[name] = replace(pod, unschedulable="kein Platz für " + "ü" * 500)
+    cluster.decide()
+    assert len(cluster.status["slots"]) == MAX_REPLICAS
+    assert all(slot["message"].startswith("kein Platz") for slot in cluster.status["slots"])
+    # etcd's limit is 1.5 MiB, and the spec and managed fields stand in the object, too.
+    assert len(json.dumps(cluster.status, ensure_ascii=False).encode()) < 1_450_000
 
 
 def test_one_slot_that_is_not_there_yet_is_said_in_the_singular() -> None:

@@ -16,13 +16,16 @@ from evenflow_operator.core.status import figures as shown
 from evenflow_operator.core.times import rfc3339
 
 MAX_MESSAGE = 1024
+MAX_MESSAGES = 100_000
+"""Characters that all slots' messages share: the API server stores no object of more than 1.5 MiB."""
 
 
 def slot_statuses(situation: Situation, outcome: Outcome, memory: PoolMemory) -> list[dict[str, Any]]:
-    return [_slot(situation, outcome, memory, slot) for slot in sorted(situation.slots)]
+    longest = min(MAX_MESSAGE, MAX_MESSAGES // max(1, len(situation.slots)))
+    return [_slot(situation, outcome, memory, slot, longest) for slot in sorted(situation.slots)]
 
 
-def _slot(situation: Situation, outcome: Outcome, memory: PoolMemory, slot: int) -> dict[str, Any]:
+def _slot(situation: Situation, outcome: Outcome, memory: PoolMemory, slot: int, longest: int) -> dict[str, Any]:
     pod = situation.filling.get(slot)
     phase, reason, message = _phase(situation, outcome, slot, pod)
     backoff = outcome.refill.backoff.get(slot)
@@ -32,7 +35,7 @@ def _slot(situation: Situation, outcome: Outcome, memory: PoolMemory, slot: int)
         "pod": None if pod is None else pod.name,
         "phase": phase.value,
         "reason": reason,
-        "message": None if message is None else message[:MAX_MESSAGE],
+        "message": None if message is None else message[:longest],
         "revision": None if pod is None or not pod.revision else pod.revision,
         "attempts": None if backoff is None else backoff.failures + 1,
         "nextAttemptTime": rfc3339(backoff.until) if waiting and backoff is not None else None,
