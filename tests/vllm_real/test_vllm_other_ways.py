@@ -320,3 +320,21 @@ def test_dropping_the_cache_is_no_eviction(model_dir: Path) -> None:
     assert counters.evictions.total() == 0
     assert counters.admitted_new.total() == 5
     assert counters.admitted_resumed.total() == 5
+
+
+def test_what_is_dropped_while_it_is_computed_again_counts_once_each_time(model_dir: Path) -> None:
+    made = engine(model_dir, max_num_batched_tokens=64, num_blocks=100)
+    request = made.add("r", 200, 100)
+    for _ in range(6):
+        made.step()
+    record = record_of(request)
+    assert record is not None
+    made.scheduler.reset_prefix_cache(reset_running_requests=True)
+    assert record.highest_computed == 202
+    for _ in range(2):
+        made.step()
+    made.scheduler.reset_prefix_cache(reset_running_requests=True)
+    for _ in range(8):
+        made.step()
+    assert made.scheduler.evenflow.steering.counters.recomputed_tokens == 2 * 64 + 202
+    no_hook_failed(made)

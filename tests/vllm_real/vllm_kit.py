@@ -170,6 +170,7 @@ def make_config(
     caching: bool = False,
     max_loras: int = 0,
     policy: str = "fcfs",
+    remote: bool = False,
 ) -> VllmConfig:
     model_config = ModelConfig(
         model=str(model), dtype="float32", seed=0, max_model_len=max_model_len, skip_tokenizer_init=True
@@ -196,6 +197,10 @@ def make_config(
     # The platform may have rounded these for kernels that never run here.
     config.cache_config.block_size = block_size
     config.scheduler_config.max_num_batched_tokens = max_num_batched_tokens
+    if remote:
+        from vllm_remote import with_remote
+
+        with_remote(config)
     return config
 
 

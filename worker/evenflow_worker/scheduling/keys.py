@@ -16,6 +16,8 @@ QueueKey = tuple[float, float, int]
 LARGEST: Final = math.inf
 FRONT: Final = -1.0
 """Metric of requests that go ahead of every other, as vLLM's FCFS queue does with preempted ones."""
+HOLDING: Final = -2.0
+"""Metric of requests that hold memory while they wait. One that doesn't fit beside them may wait for it for ever."""
 
 
 def ordered(value: float) -> float:

@@ -21,6 +21,7 @@ from evenflow_worker.vllm.steering import Steering
 
 COMPLETED = frozenset({"FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED", "FINISHED_REPETITION"})
 CAN_RUN = frozenset({"WAITING", "PREEMPTED"})
+LOADING = "WAITING_FOR_REMOTE_KVS"
 WITHOUT_MEMORY = CAN_RUN | {"WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR"}
 
 
@@ -54,6 +55,9 @@ class Hooks:
         self._in_pass = False
         self._free_low = self._usable_blocks
         self._looks_at_skipped = hasattr(scheduler, "skipped_waiting") or scheduler.lora_config is not None
+        self._connected = getattr(scheduler, "connector", None) is not None
+        self._let_in: Any = None
+        self._loading: list[Any] = []
         queue.enqueue = steering.enqueue
         scheduler.waiting = queue
 
@@ -138,6 +142,8 @@ class Hooks:
         """After a pass that went well: what it admitted, computed again, and how full the memory was."""
         try:
             self._account()
+            if self._let_in is not None:
+                self._account_load(idle=not self.scheduler.running)
             scheduled = output.num_scheduled_tokens
             if scheduled:
                 self.steering.counters.iterations += 1
@@ -151,7 +157,12 @@ class Hooks:
         """Asked by vLLM's admission loop before each request that it takes from the queue."""
         try:
             self._account()
-            return self.steering.allows_head(idle=not self.scheduler.running)
+            idle = not self.scheduler.running
+            if not self._connected:
+                return self.steering.allows_head(idle=idle)
+            allowed = self.steering.allows_head(idle=self._account_load(idle=idle))
+            self._let_in = self._queue.peek() if allowed else None
+            return allowed
         except Exception:
             self.steering.failed("gate")
             return True
@@ -164,17 +175,32 @@ class Hooks:
             self._accounted = index + 1
             self.steering.admitted(running[index], idle=index == 0)
 
+    def _account_load(self, *, idle: bool) -> bool:
+        """Charge the request that the gate let in last if it takes memory now and runs later: its KV is being loaded
+        from elsewhere. Returns whether the engine is idle even so: an engine that loads isn't."""
+        let_in, self._let_in = self._let_in, None
+        self._loading = [request for request in self._loading if request.status.name == LOADING]
+        idle = idle and not self._loading
+        if let_in is not None and let_in.status.name == LOADING and let_in not in self._loading:
+            self._loading.append(let_in)
+            self.steering.loads(let_in, idle=idle)
+            return False
+        return idle
+
     def _skipped(self) -> Iterable[Any]:
         """What vLLM skipped in earlier passes and still waits; after this it waits in our queue.
 
         Up to 0.30 vLLM keeps such requests in a list of its own that it asks first, past order and cap. Those that hold
-        no memory are taken back from it.
+        no memory are taken back from it. The others stay first: what holds memory without running must never stand
+        behind a request that doesn't fit beside it.
         """
         listed = getattr(self.scheduler, "skipped_waiting", None)
         if listed is None:
             deferred: Iterable[Any] = getattr(self.scheduler, "deferred_waiting", ())
             return deferred
-        ours = [request for request in listed if request.status.name in WITHOUT_MEMORY]
+        ours = [
+            request for request in listed if request.status.name in WITHOUT_MEMORY and not request.num_computed_tokens
+        ]
         if ours:
             listed.remove_requests(ours)
             self._queue.prepend_requests(ours)

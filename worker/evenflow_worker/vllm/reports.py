@@ -153,7 +153,13 @@ class EngineReport:
         running = set(map(id, list(self._scheduler.running))) if waiting_only else ()
         counts: Counter[str] = Counter()
         for request in list(self._scheduler.requests.values()):
-            if id(request) not in running:
+            if id(request) not in running and not _finished(request):
                 record = record_of(request)
                 counts["" if record is None else record.traffic_class] += 1
         return dict(counts)
+
+
+def _finished(request: Any) -> bool:
+    """A finished request stays with vLLM while its KV is sent to another engine. Asked under stock scheduling, too."""
+    asked = getattr(request, "is_finished", None)
+    return asked is not None and bool(asked())

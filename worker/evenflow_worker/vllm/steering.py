@@ -16,7 +16,7 @@ from evenflow_model.volume import proxy_block_volume
 from evenflow_worker.control.classes import route
 from evenflow_worker.predict.guarded import GuardedPredictor
 from evenflow_worker.scheduling.bucket import AdmissionBucket
-from evenflow_worker.scheduling.keys import FRONT, LARGEST, Ordering, QueueKey, predicted_volume
+from evenflow_worker.scheduling.keys import FRONT, HOLDING, LARGEST, Ordering, QueueKey, predicted_volume
 from evenflow_worker.scheduling.queue import WaitingQueue
 from evenflow_worker.scheduling.victims import sort_running
 from evenflow_worker.vllm.events import Completion, Counters, Event, HookFailed, Misrouted
@@ -64,7 +64,7 @@ class Steering:
         self._steps = 0
         self._rekeyed_s = clock()
         self._rekeyed_step = 0
-        self._recomputing: list[Any] = []
+        self._recomputing: dict[Any, None] = {}
         self.apply(self.config)
 
     # ------------------------------------------------------------------ control
@@ -223,6 +223,12 @@ class Steering:
             return False
         return not self.bucket.limited or self.bucket.allows(self._cost(record), idle=idle)
 
+    def loads(self, request: Any, *, idle: bool) -> None:
+        """A request took memory and waits for KV from elsewhere: a new one is admitted now, not when it runs."""
+        record = record_of(request)
+        if record is not None and not record.admitted:
+            self.admitted(request, idle=idle)
+
     def admitted(self, request: Any, *, idle: bool) -> None:
         """A request entered the running batch; `idle`: nothing ran before it."""
         record = record_of(request)
@@ -236,14 +242,15 @@ class Steering:
                 self.bucket.take(self._cost(record), idle=idle)
         elif record.lost_memory:
             self.counters.admitted_resumed[record.traffic_class] += 1
-            self._recomputing.append(request)
+            # Once: dropping the cache may send it back before it was all computed again.
+            self._recomputing[request] = None
         record.lost_memory = False
 
     def recompute(self, scheduled: dict[str, int]) -> None:
         """After a pass: count what was computed again; `scheduled` is tokens by request id, already in the requests."""
         if not self._recomputing:
             return
-        going_on = []
+        going_on: dict[Any, None] = {}
         for request in self._recomputing:
             record = record_of(request)
             tokens = scheduled.get(request.request_id, 0)
@@ -253,7 +260,7 @@ class Steering:
             if tokens:
                 self.counters.recomputed_tokens += max(min(end, record.highest_computed) - (end - tokens), 0)
             if end < record.highest_computed and not request.is_finished():
-                going_on.append(request)
+                going_on[request] = None
         self._recomputing = going_on
 
     def due(self, request: Any) -> bool:
@@ -275,7 +282,10 @@ class Steering:
         return (LARGEST, self.clock(), 0) if record is None else self._key_of(record)
 
     def _key_of(self, record: Record) -> QueueKey:
-        if record.lost_memory:
+        if record.admitted:
+            if not record.lost_memory:
+                # A session with more input, or what came from another engine: nobody may stand before it.
+                return (HOLDING, record.arrival_s, record.sequence)
             return self._ordering.evicted_key(
                 record.metric, record.arrival_s, record.sequence, self.clock(), record.last_eviction
             )
