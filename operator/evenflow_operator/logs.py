@@ -17,6 +17,17 @@ _NOISY = {
 }
 
 
+_CONTROL = {code: repr(chr(code))[1:-1] for code in (*range(32), 127)}
+
+
+class PlainFormatter(logging.Formatter):
+    """A message quotes annotations and answers of others: whatever stands in them, it stays on its line."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = record.message.translate(_CONTROL)
+        return super().formatMessage(record)
+
+
 class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -36,7 +47,7 @@ def configure_logging(log_format: LogFormat, level: str, *filters: logging.Filte
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
+        handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S"))
     for one in filters:
         handler.addFilter(one)
     root = logging.getLogger()

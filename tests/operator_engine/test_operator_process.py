@@ -17,7 +17,7 @@ from cluster_kit import eventually, running, stage
 
 from evenflow_operator.assembly import Engine
 from evenflow_operator.engine.lease import LeadershipLost, LeaseTimes
-from evenflow_operator.logs import JsonFormatter
+from evenflow_operator.logs import JsonFormatter, PlainFormatter
 from evenflow_operator.main import Operator, main
 from evenflow_operator.settings import Settings, SettingsError, parse_settings
 
@@ -89,6 +89,13 @@ def test_a_bad_kubeconfig_ends_with_status_2(tmp_path: Path, capsys: pytest.Capt
         path = tmp_path / f"bad-{number}"
         path.write_text(text, encoding="utf-8")
         assert main(["--kubeconfig", str(path)]) == 2, text
+
+
+def test_what_a_message_quotes_begins_no_line_of_its_own() -> None:
+    quoted = "maintenance\n12:00:00 INFO    leading as somebody \x1b[2J"
+    record = logging.LogRecord("evenflow", logging.INFO, __file__, 1, "drain: %s", (quoted,), None)
+    line = PlainFormatter("%(levelname)-7s %(message)s").format(record)
+    assert line == r"INFO    drain: maintenance\n12:00:00 INFO    leading as somebody \x1b[2J"
 
 
 def test_a_json_line_holds_the_exception_on_the_same_line() -> None:
