@@ -1,12 +1,15 @@
+import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_kit import NAMESPACE, DictCluster, ManualClock, pod_view, pool_record, service_view
+from engine_kit import NAMESPACE, DictCluster, ManualClock, pod_view, pool_record, service_view, travel
 
 from evenflow_contract.worker_config import WorkerConfig
+from evenflow_operator.assembly import STUCK_AFTER_SECONDS
 from evenflow_operator.core.plan import CreatePod, Decision, DeletePod, DeleteService, PatchPod, PushConfig, PutService
+from evenflow_operator.core.snapshot import PodView
 from evenflow_operator.engine.act import Actor, pod_patch, service_patch
 from evenflow_operator.engine.cache import Cache
 from evenflow_operator.engine.expectations import Expectations
@@ -94,6 +97,32 @@ async def test_creates_grow_in_batches_and_stop_at_the_first_error() -> None:
     assert len(outcome.done) == 2
     assert [failure.refused for failure in outcome.failures] == [True]
     assert setup.expectations.unsettled(KEY) == frozenset(), "what was refused is not expected"
+
+
+def test_slow_writes_of_a_large_pool_are_several_passes_not_one_that_looks_stuck() -> None:
+    async def work() -> None:
+        setup = Setup()
+        patched: list[str] = []
+        answer = setup.cluster.patch_pod
+
+        async def slowly(namespace: str, name: str, *arguments: Any, **options: Any) -> PodView:
+            await asyncio.sleep(10)
+            patched.append(name)
+            return await answer(namespace, name, *arguments, **options)
+
+        setup.cluster.patch_pod = slowly  # type: ignore[method-assign]
+        for slot in range(1000):
+            setup.pod(slot)
+        commands = [patch(slot) for slot in range(1000)]
+        began = asyncio.get_running_loop().time()
+        outcome = await setup.actor.act(setup.record, commands)
+        assert asyncio.get_running_loop().time() - began < STUCK_AFTER_SECONDS / 2
+        assert outcome.stale
+        assert {command.name for command in outcome.done if isinstance(command, PatchPod)} == set(patched)
+        assert len(outcome.done) + len(outcome.failures) == 1000
+        assert len(patched) > 100
+
+    travel(work)
 
 
 async def test_a_namespace_that_goes_is_no_trouble_of_the_pool(caplog: pytest.LogCaptureFixture) -> None:

@@ -6,6 +6,7 @@ last what may take long and changes nothing, a dry run.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,6 +36,9 @@ from evenflow_operator.ports import NAME_CONFLICT, ApiError, Cluster, PoolRecord
 
 CONCURRENT_WRITES = 16
 LARGEST_BATCH = 64
+LONGEST_SECONDS = 120.0
+"""No command is begun later than that: what is left is decided about again. A thousand patches, each held up by a slow
+webhook, must not look like a pass that is stuck."""
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +62,8 @@ class Failure:
 class Outcome:
     done: list[Command] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
+    until: float = math.inf
+    """When no further command is begun, by the loop's clock."""
     answers: list[Answer] = field(default_factory=list)
 
     @property
@@ -89,7 +95,7 @@ class Actor:
 
     async def act(self, record: PoolRecord, commands: Sequence[Command]) -> Outcome:
         """Never raises for a single command: what could not be done stands in the outcome."""
-        outcome = Outcome()
+        outcome = Outcome(until=asyncio.get_running_loop().time() + LONGEST_SECONDS)
         services = [command for command in commands if isinstance(command, PutService | DeleteService)]
         patches = [command for command in commands if isinstance(command, PatchPod)]
         deletes = [command for command in commands if isinstance(command, DeletePod)]
@@ -114,6 +120,8 @@ class Actor:
 
         async def one(command: Command) -> Failure | None:
             async with slots:
+                if asyncio.get_running_loop().time() >= outcome.until:
+                    return Failure(command, f"{_name(command)}: the pass takes too long", stale=True)
                 return await self._try(record, command)
 
         listed = list(commands)
