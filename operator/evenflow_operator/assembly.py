@@ -1,7 +1,6 @@
 """The running engine of one leader: its parts put together, started and stopped."""
 
 import asyncio
-import contextlib
 import functools
 import logging
 import random
@@ -24,13 +23,14 @@ from evenflow_operator.engine.reconcile import Core, Reconciler
 from evenflow_operator.engine.watchdog import Watchdog
 from evenflow_operator.engine.workqueue import WorkQueue
 from evenflow_operator.handlers import build_registry, connection_fields
+from evenflow_operator.outages import unless_outage
 from evenflow_operator.ports import ApiError, Clock, Cluster, Key, Kind, Metrics, Tokens
 from evenflow_operator.settings import Settings
 from evenflow_operator.telemetry import Telemetry
 from evenflow_operator.watches import Watches
 
 HEARTBEAT_SECONDS = 1.0
-EMPTY_LOOK_SECONDS = 1.0
+CATCH_UP_AGAIN_SECONDS = 1.0
 SICK_AFTER_SECONDS = 30.0
 STUCK_AFTER_SECONDS = 300.0
 
@@ -112,7 +112,7 @@ class Engine:
         """Until cancelled. Raises WatchesFailed or CacheMismatch."""
         settings = self._settings
         loop = asyncio.get_running_loop()
-        feed = Feed(self._cache, loop, self._first_lists_complete)
+        feed = Feed(self._cache, loop)
         watches = self._watches = Watches(
             lambda: build_registry(feed, self._login, watch_nodes=settings.watch_nodes),
             namespaces=settings.namespaces,
@@ -120,22 +120,21 @@ class Engine:
         )
         watches.start()
         parts = (
-            self._queue.run(self._reconciler, workers=settings.workers),
+            self._work(),
             self._watchdog.run(),
             self._parts.events.run(),
             self._beat(),
             watches.failed(),
         )
-        empty = asyncio.create_task(self._look_for_nothing(feed))
         tasks = [asyncio.create_task(part) for part in parts]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (*tasks, empty):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, empty, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
         parts = self._parts
@@ -155,13 +154,22 @@ class Engine:
         stuck = self._queue.longest_active()
         return f"one pass has taken {stuck:.0f} s" if stuck > STUCK_AFTER_SECONDS else None
 
-    async def _look_for_nothing(self, feed: Feed) -> None:
-        """On an empty cluster no watch ever calls: what says nothing must not look as if it were not complete."""
+    async def _work(self) -> None:
+        await self._first_lists()
+        log.info("watching: %s", ", ".join(f"{count} {kind}" for kind, count in self._cache.counts().items()))
+        for key in self._cache.pool_keys():
+            self._changed(key)
+        await self._queue.run(self._reconciler, workers=self._settings.workers)
+
+    async def _first_lists(self) -> None:
         while not self._cache.synced:
-            await asyncio.sleep(EMPTY_LOOK_SECONDS)
-            with contextlib.suppress(ApiError):
-                if await self._watchdog.nothing_there():
-                    feed.complete()
+            try:
+                await self._watchdog.catch_up()
+            except ApiError as error:
+                log.warning("first lists: %s; trying again", error, extra=unless_outage(error))
+                await asyncio.sleep(CATCH_UP_AGAIN_SECONDS)
+            else:
+                self._cache.synced = True
 
     async def _beat(self) -> None:
         while True:
@@ -178,11 +186,6 @@ class Engine:
 
     def _enqueue(self, key: Key) -> None:
         self._queue.add(key)
-
-    def _first_lists_complete(self) -> None:
-        log.info("watching: %s", ", ".join(f"{count} {kind}" for kind, count in self._cache.counts().items()))
-        for key in self._cache.pool_keys():
-            self._changed(key)
 
     def _watches_restarted(self) -> None:
         self._telemetry.watch_restarted()

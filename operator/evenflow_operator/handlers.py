@@ -1,7 +1,7 @@
 """The kopf glue: watches feed the cache, nothing else (docs/kubernetes.md §1.1).
 
-The index functions run for every object before any event handler does, so the first event handler marks the first
-complete lists. They return nothing: kopf indexes nothing, annotates nothing, adds no finalizer.
+There is no index function, with which kopf would tell when its first lists are complete: it wakes every object for each
+other one then, and keeps them all in memory. The watchdog finds out instead.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from evenflow_operator.ports import Kind, Record
 
 RELOGIN_AFTER = timedelta(hours=1)
 LOGIN_PAUSE_SECONDS = 0.5
+LIST_PAGE = 500
 
 log = logging.getLogger(__name__)
 
@@ -67,23 +68,16 @@ def build_registry(feed: Feed, login: Login, *, watch_nodes: bool) -> kopf.Opera
 def _watch(
     registry: kopf.OperatorRegistry, feed: Feed, kind: Kind, resource: tuple[str, str, str], parse: Parse
 ) -> None:
-    @kopf.index(*resource, registry=registry, id=f"list-{kind}")
-    async def listed(body: kopf.Body, **_: Any) -> None:
-        _put(body)
-
     @kopf.on.event(*resource, registry=registry, id=f"watch-{kind}")
     async def changed(event: kopf.RawEvent, **_: Any) -> None:
+        body = event["object"]
+        one = views.identity(body)
+        if one is None:
+            return
         if event["type"] == "DELETED":
-            gone = views.identity(event["object"])
-            if gone is not None:
-                feed.drop(kind, gone.uid, gone.resource_version)
-        feed.complete()
-
-    def _put(body: kopf.Body) -> None:
-        gone = views.identity(body)
-        record = parse(body)
-        if gone is not None and record is not None:
-            feed.put(kind, gone.uid, record)
+            feed.drop(kind, one.uid, one.resource_version)
+        elif (record := parse(body)) is not None:
+            feed.put(kind, one.uid, record)
 
 
 async def connection_fields(configuration: Any) -> Mapping[str, Any]:
@@ -101,6 +95,19 @@ async def connection_fields(configuration: Any) -> Mapping[str, Any]:
     }
 
 
+class _NoMemory(kopf.DiffBaseStorage):
+    """kopf copies every object of every event, to tell changes that no handler of ours asks about."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        return None
+
+    def store(self, **_: Any) -> None:
+        return None
+
+
 def apply_settings(settings: kopf.OperatorSettings) -> None:
     """See docs/kubernetes.md §1.2."""
     settings.peering.standalone = True
@@ -111,16 +118,18 @@ def apply_settings(settings: kopf.OperatorSettings) -> None:
     settings.watching.server_timeout = 600
     settings.watching.client_timeout = 660
     settings.watching.initial_streaming = False
+    settings.watching.chunk_size = LIST_PAGE
     settings.networking.request_timeout = 30
     settings.networking.connect_timeout = 5
     settings.networking.error_backoffs = (0.1, 0.5, 1, 2, 4)
     settings.queueing.worker_limit = None
+    settings.queueing.idle_timeout = 0.5
     settings.queueing.exit_timeout = 0.5
     settings.posting.enabled = False
     settings.posting.loggers = False
     settings.posting.reporting_component = "evenflow-operator"
     settings.persistence.finalizer = "evenflow.dev/unused"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix="evenflow.dev")
-    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix="evenflow.dev")
+    settings.persistence.diffbase_storage = _NoMemory()
     settings.execution.max_workers = 2
     settings.process.ultimate_exiting_timeout = None

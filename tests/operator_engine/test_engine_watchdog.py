@@ -1,7 +1,6 @@
 import asyncio
 import random
 import threading
-from collections.abc import Callable
 
 import pytest
 from engine_kit import NAMESPACE, DictCluster, LoopClock, ManualClock, pod_view, pool_record, travel
@@ -27,6 +26,8 @@ class Listed(DictCluster):
         self.trouble: ApiError | None = None
         self.growing = False
         """Whether a pod that no watch tells about comes with every check."""
+        self.unreadable: Identity | None = None
+        """An object that shows among identities and never as a record."""
         self.lists: list[tuple[str, Kind]] = []
 
     async def list_records(self, kind: Kind, namespace: str | None) -> list[Record]:
@@ -40,7 +41,8 @@ class Listed(DictCluster):
         if self.growing:
             record = PodRecord(NAMESPACE, "llama", pod_view(len(self.truth)))
             self.truth[record.view.uid] = record
-        return [
+        odd = [self.unreadable] if self.unreadable is not None else []
+        return odd + [
             Identity(record.namespace, record.view.name, record.view.uid, record.view.resource_version)
             for record in (self.truth.values() if kind == "pods" else ())
         ]
@@ -61,6 +63,7 @@ class Bench:
             namespaces=(),
             every=60.0,
             grace=10.0,
+            patience=60.0,
         )
         self.cache.synced = True
 
@@ -71,6 +74,68 @@ class Bench:
         if listed:
             self.cluster.truth[record.view.uid] = record
         return record
+
+
+def test_first_lists_are_complete_when_the_watches_have_shown_what_there_is() -> None:
+    async def work() -> None:
+        bench = Bench()
+        missing = bench.pod(0, cached=False, listed=True)
+        bench.pod(1, cached=True, listed=True)
+        gone = bench.pod(2, cached=True, listed=False)
+        caught_up = asyncio.create_task(bench.watchdog.catch_up())
+        await asyncio.sleep(20)
+        assert not caught_up.done()
+        bench.cache.put(missing)
+        await asyncio.sleep(20)
+        assert not caught_up.done(), "a pod that is gone still stands there"
+        bench.cache.drop("pods", gone.view.uid)
+        await asyncio.sleep(2)
+        await caught_up
+        assert bench.cluster.lists == [("identities", "pods")]
+
+    travel(work)
+
+
+def test_nothing_at_all_is_complete_at_once() -> None:
+    async def work() -> None:
+        bench = Bench()
+        began = asyncio.get_running_loop().time()
+        await bench.watchdog.catch_up()
+        assert asyncio.get_running_loop().time() == began
+
+    travel(work)
+
+
+def test_first_lists_that_the_watches_never_complete_are_read_in_their_stead() -> None:
+    async def work() -> None:
+        bench = Bench()
+        lost = bench.pod(0, cached=False, listed=True)
+        await bench.watchdog.catch_up()
+        assert bench.cluster.lists == [("identities", "pods"), ("records", "pods")]
+        assert bench.cache.pods(KEY) == (lost.view,)
+
+    travel(work)
+
+
+def test_an_object_that_nobody_can_read_doesnt_keep_the_others_waiting() -> None:
+    async def work() -> None:
+        bench = Bench()
+        bench.cluster.unreadable = Identity(NAMESPACE, "odd", "uid-odd", "1")
+        began = asyncio.get_running_loop().time()
+        await bench.watchdog.catch_up()
+        assert asyncio.get_running_loop().time() - began < 120
+
+    travel(work)
+
+
+def test_a_first_list_that_fails_is_told() -> None:
+    async def work() -> None:
+        bench = Bench()
+        bench.cluster.trouble = ApiError(503, "ServiceUnavailable", "not now")
+        with pytest.raises(ApiError):
+            await bench.watchdog.catch_up()
+
+    travel(work)
 
 
 def test_agreement_costs_one_cheap_list() -> None:
@@ -149,48 +214,31 @@ def test_a_kick_brings_the_check_forward_and_refused_keys_come_back() -> None:
     travel(work)
 
 
-async def _fed(use: Callable[[Feed], None]) -> tuple[Cache, list[str]]:
-    told: list[str] = []
-    cache = Cache(Expectations(ManualClock()), lambda key: told.append("/".join(key)))
-    feed = Feed(cache, asyncio.get_running_loop(), lambda: told.append("complete"))
-    thread = threading.Thread(target=use, args=(feed,))
-    thread.start()
-    await asyncio.to_thread(thread.join)
-    await asyncio.sleep(0)
-    return cache, told
-
-
 async def test_news_from_another_thread_arrive_in_order_and_once() -> None:
-    def use(feed: Feed) -> None:
+    told: list[Key] = []
+    cache = Cache(Expectations(ManualClock()), told.append)
+    feed = Feed(cache, asyncio.get_running_loop())
+
+    def use() -> None:
         for version in range(1, 200):
             view = pod_view(0, resource_version=str(version), restarts=version)
             feed.put("pods", view.uid, PodRecord(NAMESPACE, "llama", view))
         feed.put("pods", "pod-1", PodRecord(NAMESPACE, "llama", pod_view(1)))
         feed.drop("pods", "pod-1", "99")
-        feed.complete()
 
-    cache, told = await _fed(use)
+    thread = threading.Thread(target=use)
+    thread.start()
+    # Without giving way to the loop: what came meanwhile arrives as one.
+    thread.join()
+    await asyncio.sleep(0)
     assert [view.restarts for view in cache.pods(KEY)] == [199]
-    assert cache.synced
-    assert told[-1] == "complete"
-    assert told.count("complete") == 1
-
-
-async def test_the_lists_are_complete_only_after_what_came_before() -> None:
-    def use(feed: Feed) -> None:
-        feed.put("pods", "pod-0", PodRecord(NAMESPACE, "llama", pod_view(0)))
-        feed.complete()
-        feed.complete()
-
-    cache, told = await _fed(use)
-    assert told == [f"{NAMESPACE}/llama", "complete"]
-    assert cache.synced
+    assert told == [KEY]
 
 
 def test_a_feed_outlives_its_loop_quietly() -> None:
     loop = asyncio.new_event_loop()
     cache = Cache(Expectations(ManualClock()), lambda key: None)
-    feed = Feed(cache, loop, lambda: None)
+    feed = Feed(cache, loop)
     loop.close()
     feed.put("pods", "pod-0", PodRecord(NAMESPACE, "llama", pod_view(0)))
     assert cache.pods(KEY) == ()

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from evenflow_operator.engine.cache import Cache
@@ -17,15 +16,13 @@ class _News:
 
 
 class Feed:
-    """`put`, `drop` and `complete` may be called from any thread; the cache is only touched in the loop's."""
+    """`put` and `drop` may be called from any thread; the cache is only touched in the loop's."""
 
-    def __init__(self, cache: Cache, loop: asyncio.AbstractEventLoop, on_complete: Callable[[], None]) -> None:
+    def __init__(self, cache: Cache, loop: asyncio.AbstractEventLoop) -> None:
         self._cache = cache
         self._loop = loop
-        self._on_complete = on_complete
         self._lock = threading.Lock()
         self._pending: dict[tuple[Kind, str], _News] = {}
-        self._complete = False
         self._scheduled = False
 
     def put(self, kind: Kind, uid: str, record: Record) -> None:
@@ -33,14 +30,6 @@ class Feed:
 
     def drop(self, kind: Kind, uid: str, version: str) -> None:
         self._submit(kind, uid, _News(None, version))
-
-    def complete(self) -> None:
-        """Every first list has been handed over before this call."""
-        with self._lock:
-            if self._complete:
-                return
-            self._complete = True
-        self._schedule()
 
     def _submit(self, kind: Kind, uid: str, news: _News) -> None:
         with self._lock:
@@ -62,12 +51,9 @@ class Feed:
     def _drain(self) -> None:
         with self._lock:
             pending, self._pending = self._pending, {}
-            complete, self._scheduled = self._complete, False
+            self._scheduled = False
         for (kind, uid), news in pending.items():
             if news.record is not None:
                 self._cache.put(news.record)
             else:
                 self._cache.drop(kind, uid, news.version)
-        if complete and not self._cache.synced:
-            self._cache.synced = True
-            self._on_complete()

@@ -18,6 +18,9 @@ EVERY_SECONDS = 60.0
 GRACE_SECONDS = 10.0
 """How long the cache may lag behind a LIST before that counts as a mismatch."""
 MAX_MISMATCHES = 3
+CATCH_UP_SECONDS = 60.0
+"""How long the first lists of the watches may take: tens of thousands of objects need some of it."""
+CATCH_UP_PAUSES = (0.02, 1.0)
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class Watchdog:
         namespaces: Collection[str],
         every: float = EVERY_SECONDS,
         grace: float = GRACE_SECONDS,
+        patience: float = CATCH_UP_SECONDS,
     ) -> None:
         self._cluster = cluster
         self._cache = cache
@@ -49,6 +53,7 @@ class Watchdog:
         self._scopes: tuple[str | None, ...] = tuple(namespaces) or (None,)
         self._every = every
         self._grace = grace
+        self._patience = patience
         self._in_a_row = 0
         self.kick = asyncio.Event()
         """Set to have the next check done at once, for example after the watches were restarted."""
@@ -74,27 +79,40 @@ class Watchdog:
                 for key in self._cache.pool_keys():
                     self._queue.add(key)
 
-    async def nothing_there(self) -> bool:
-        """Whether no object that we watch exists: then no watch will ever say that its first list is complete."""
+    async def catch_up(self) -> None:
+        """Wait until the watches have shown what a LIST of every kind shows: their first lists are complete then.
+
+        What they don't show in time is put right from a complete LIST: one object that can't be read must not keep the
+        others waiting. Raises ApiError.
+        """
         for kind in self._kinds:
-            for namespace in self._scopes:
-                if await self._cluster.list_identities(kind, namespace if kind != "nodes" else None):
-                    return False
-        return True
+            mark, listed = await self._list(kind)
+            waited, pause = 0.0, CATCH_UP_PAUSES[0]
+            while self._cache.lags(kind, listed, mark):
+                if waited >= self._patience:
+                    await self._correct(kind)
+                    break
+                await asyncio.sleep(pause)
+                waited, pause = waited + pause, min(2.0 * pause, CATCH_UP_PAUSES[1])
 
     async def check(self) -> int:
         """Compare every kind with the cluster and correct what lasts; the number of corrections."""
         wrong = 0
         for kind in self._kinds:
-            mark = self._cache.mark()
-            listed: list[Identity] = []
-            for namespace in self._scopes:
-                listed += await self._cluster.list_identities(kind, namespace if kind != "nodes" else None)
+            mark, listed = await self._list(kind)
             if self._cache.lags(kind, listed, mark):
                 await asyncio.sleep(self._grace)
                 if self._cache.lags(kind, listed, mark):
                     wrong += await self._correct(kind)
         return wrong
+
+    async def _list(self, kind: Kind) -> tuple[int, list[Identity]]:
+        """The cache's mark before it, and what there is."""
+        mark = self._cache.mark()
+        listed: list[Identity] = []
+        for namespace in self._scopes:
+            listed += await self._cluster.list_identities(kind, namespace if kind != "nodes" else None)
+        return mark, listed
 
     async def _correct(self, kind: Kind) -> int:
         mark = self._cache.mark()
