@@ -210,6 +210,18 @@ def test_an_answer_that_came_true_is_not_asked_for_in_every_slot() -> None:
     assert len(cluster.dry_runs) == 1
 
 
+def test_a_pod_of_the_revision_is_answer_enough_for_an_operator_that_has_just_started() -> None:
+    cluster = ready_cluster(replicas=3)
+    cluster.change(podTemplate=GOOD)
+    cluster.run(5)
+    assert cluster.status["updatedReplicas"] == 1
+    cluster.dry_runs.clear()
+    cluster.restart_operator()
+    cluster.run(30)
+    assert cluster.status["updatedReplicas"] == 3
+    assert cluster.dry_runs == []
+
+
 def test_pods_that_never_started_are_replaced_without_a_question() -> None:
     cluster = ready_cluster(replicas=2)
     for name, pod in cluster.pods.items():

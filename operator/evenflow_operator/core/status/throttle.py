@@ -61,8 +61,6 @@ def _prompt(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without(entry: Mapping[str, Any], keys: frozenset[str]) -> Mapping[str, Any]:
-    return (
-        entry
-        if entry.get("reason") in PROMPT_REASONS
-        else {key: value for key, value in entry.items() if key not in keys}
-    )
+    if entry.get("reason") in PROMPT_REASONS:
+        return entry
+    return {key: value for key, value in entry.items() if key not in keys}
