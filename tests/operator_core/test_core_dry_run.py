@@ -62,6 +62,12 @@ def test_a_refused_revision_keeps_every_pod_says_so_and_is_asked_for_again_with_
     assert [(one.warning, one.reason) for one in degraded(cluster)] == [(True, "CreateRefused")]
 
 
+def test_the_next_pass_comes_with_the_answer_and_then_when_it_is_asked_for_again() -> None:
+    cluster = refused_cluster(metrics={"intervalSeconds": 60, "staleAfterSeconds": 300})
+    assert cluster.one_pass().requeue_after == SHORTEST_SECONDS
+    assert cluster.one_pass().requeue_after == 10.0
+
+
 def test_a_corrected_spec_is_asked_for_at_once_and_only_once_and_rolled_out() -> None:
     cluster = refused_cluster()
     cluster.run(4)
