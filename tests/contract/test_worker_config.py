@@ -173,3 +173,19 @@ def test_versions_n_and_n_minus_1_are_read(current: int, version: int, accepted:
     else:
         with pytest.raises(ContractError, match="this release reads version"):
             check_version(reader, current)
+
+
+def test_a_number_with_hundreds_of_digits_is_refused_by_name() -> None:
+    document = json.dumps(WorkerConfig(generation=3).document())
+    text = document.replace('"agingSeconds": 30.0', '"agingSeconds": ' + "9" * 400)
+    with pytest.raises(ContractError) as caught:
+        WorkerConfig.parse(text)
+    assert caught.value.field == "agingSeconds"
+
+
+def test_keys_of_a_foreign_document_make_no_long_or_broken_log_line() -> None:
+    document = WorkerConfig(generation=3).document() | {"x\nadmin token: " + "y" * 30_000: 1}
+    with pytest.raises(ContractError) as caught:
+        WorkerConfig.parse(json.dumps(document))
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
