@@ -54,9 +54,13 @@ def copy(target: Path, release: str) -> None:
     if target.exists() and not target.is_dir():
         raise InstallError(f"{target} is not a directory; name one, it is made if it is missing")
     target.mkdir(parents=True, exist_ok=True)
+    names = [*PACKAGES, f"evenflow-{release}.dist-info"]
+    # All of them before the first is swapped: nothing may be left half done.
+    for place in [target / name for name in names] + list(target.glob("evenflow-*.dist-info")):
+        if place.is_symlink() or place.is_file():
+            raise InstallError(f"{place} is not a directory of an earlier install; remove it")
     with tempfile.TemporaryDirectory(prefix=".evenflow-", dir=target) as staging:
         stage = Path(staging)
-        names = [*PACKAGES, f"evenflow-{release}.dist-info"]
         for name in PACKAGES:
             shutil.copytree(_source(name), stage / name, ignore=IGNORED)
         _dist_info(stage, names[-1], release)
@@ -69,8 +73,6 @@ def copy(target: Path, release: str) -> None:
 
 
 def _swap(new: Path, place: Path, aside: Path) -> None:
-    if place.is_symlink() or place.is_file():
-        raise InstallError(f"{place} is not a directory of an earlier install; remove it")
     if place.exists():
         place.rename(aside)
     new.rename(place)

@@ -1,5 +1,6 @@
 """`evenflow worker install`: what lands in the directory is all that another Python needs."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -45,8 +46,13 @@ def test_a_second_install_replaces_the_first(tmp_path: Path) -> None:
 
 
 def test_what_is_not_ours_is_not_touched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    worker.copy(tmp_path, "0.0.1")
+    shutil.rmtree(tmp_path / "evenflow_model")
     (tmp_path / "evenflow_model").write_text("somebody else's")
+    (tmp_path / "evenflow_worker" / "earlier.py").write_text("")
     assert worker.install_command(tmp_path, "table") == 1
+    assert (tmp_path / "evenflow_worker" / "earlier.py").exists(), "all or nothing"
+    assert [path.name for path in tmp_path.glob("*.dist-info")] == ["evenflow-0.0.1.dist-info"]
     assert "evenflow_model is not a directory" in capsys.readouterr().err
     file = tmp_path / "file"
     file.write_text("")
