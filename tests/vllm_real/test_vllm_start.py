@@ -60,6 +60,20 @@ def test_the_admin_server_says_that_stock_scheduling_runs(
     assert made.finished == ["a"]
 
 
+def test_an_engine_that_shut_down_leaves_no_admin_server(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may build one engine after another: `LLM` without multiprocessing does."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    monkeypatch.setenv("EVENFLOW_ADMIN_PORT", str(port))
+    monkeypatch.setattr("evenflow_worker.vllm.factory.join_vllm_log", lambda: None)
+    scheduler = vllm_kit.made(vllm_kit.make_config(model_dir))
+    asked(f"http://127.0.0.1:{port}/evenflow/v1/state")
+    scheduler.shutdown()
+    with socket.socket() as again, pytest.raises(ConnectionRefusedError):
+        again.connect(("127.0.0.1", port))
+
+
 def asked(url: str) -> Any:
     """The admin server binds in its own thread, soon."""
     deadline = time.monotonic() + 30

@@ -170,3 +170,13 @@ def test_access_comes_from_the_environment():
 )  # fmt: skip
 def test_loopback(host, loopback):
     assert is_loopback(host) is loopback
+
+
+async def test_a_token_that_is_no_text_is_refused_like_any_other(tmp_path):
+    path = tmp_path / "token"
+    path.write_text("secret")
+    access = AdminAccess("10.0.0.1", path)
+    assert access.refusal("Bearer secret") is None
+    refused = access.refusal("Bearer \udcff")
+    assert refused is not None
+    assert refused[0] == 401

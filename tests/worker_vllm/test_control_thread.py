@@ -2,23 +2,27 @@
 
 import asyncio
 import json
+import re
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from prometheus_client import CollectorRegistry, generate_latest
 
 from evenflow_contract.worker_config import WorkerConfig
 from evenflow_contract.worker_state import WorkerState
 from evenflow_worker.control.admin import AdminAccess
 from evenflow_worker.control.settings import Source
+from evenflow_worker.vllm import hooks, steering
 from evenflow_worker.vllm.control import ControlThread
-from evenflow_worker.vllm.events import Completion, FellBack, HookFailed, Misrouted, ModelAsked
+from evenflow_worker.vllm.events import HOOKS, Completion, FellBack, HookFailed, Misrouted, ModelAsked
 from evenflow_worker.vllm.names import missing_attributes, missing_names
 from evenflow_worker.vllm.queue import VolumeQueue
 from evenflow_worker.vllm.reports import EngineReport
@@ -115,6 +119,13 @@ def test_events_reach_lengths_and_metrics(parts: Parts) -> None:
     assert not parts.steering.events
 
 
+def test_every_hook_has_its_series_before_it_fails_for_the_first_time(parts: Parts) -> None:
+    sources = "".join(Path(str(module.__file__)).read_text() for module in (hooks, steering))
+    assert set(re.findall(r"failed\(\"(\w+)\"\)", sources)) == set(HOOKS)
+    for hook in HOOKS:
+        assert parts.registry.get_sample_value("evenflow_hook_errors_total", {"hook": hook}) == 0
+
+
 def test_stock_scheduling_says_so() -> None:
     parts = Parts(stock="this vLLM lacks Scheduler.waiting")
     parts.report.settings.apply(CONFIG.to_json(), Source.FILE)
@@ -176,6 +187,40 @@ async def test_the_thread_serves_and_follows_the_file(parts: Parts, running: Run
                 await asyncio.sleep(0.02)
     parts.steering.take_offered()
     assert parts.steering.config.generation == 6
+
+
+def test_a_port_that_is_taken_for_days_keeps_nothing_and_holds_up_no_shutdown(
+    parts: Parts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[int] = []
+    tried = threading.Event()
+
+    class Site(web.TCPSite):
+        async def start(self) -> None:
+            left.append(len(self._runner.sites))
+            if len(left) == 4:
+                monkeypatch.setattr("evenflow_worker.vllm.control.BIND_RETRY_SECONDS", 3600.0)
+                tried.set()
+            await super().start()
+
+    monkeypatch.setattr(web, "TCPSite", Site)
+    monkeypatch.setattr("evenflow_worker.vllm.control.BIND_RETRY_SECONDS", 0.001)
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        running = Running(parts, tmp_path / "none.json", other.getsockname()[1])
+        assert tried.wait(SECONDS)
+        running.control.stop(timeout=SECONDS)
+    assert left == [0, 0, 0, 0]
+    assert not running.control._thread.is_alive()
+
+
+def test_an_idle_engine_keeps_only_the_newest_of_many_configs(parts: Parts) -> None:
+    for generation in range(1, 1000):
+        parts.report.settings.apply(replace(CONFIG, generation=4 + generation).to_json(), Source.FILE)
+    assert len(parts.steering.offered) == 1
+    parts.steering.take_offered()
+    assert parts.steering.config.generation == 1003
 
 
 def test_a_port_that_is_taken_ends_nothing(parts: Parts, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

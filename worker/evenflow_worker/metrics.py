@@ -126,6 +126,7 @@ class WorkerMetrics(Collector):
         *,
         engine: str,
         scheduler: str = "evenflow",
+        hooks: Iterable[str] = (),
     ) -> None:
         self._settings = settings
         self._figures = figures
@@ -136,7 +137,7 @@ class WorkerMetrics(Collector):
         self._difference: dict[str, Buckets] = {}
         self._predictor_latency = Buckets(LATENCY_BUCKETS)
         self._predictor_batch = Buckets(BATCH_BUCKETS)
-        self._hook_errors: dict[str, int] = {}
+        self._hook_errors = dict.fromkeys(hooks, 0)
         registry.register(self)
 
     def completed(self, traffic_class: str, prompt_tokens: int, output_tokens: int, predicted: float | None) -> None:

@@ -64,9 +64,14 @@ class AdminAccess:
             log.error("admin token: %s", error)
             return 401, "the admin token is not readable on the worker; see its log"
         scheme, _, given = (authorization or "").partition(" ")
-        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode()):
+        if scheme.lower() == "bearer" and hmac.compare_digest(_bytes(given.strip()), _bytes(token)):
             return None
         return 401, "send `Authorization: Bearer <token>` with the pool's admin token"
+
+
+def _bytes(text: str) -> bytes:
+    """Header bytes that aren't UTF-8 arrive as surrogates."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def is_loopback(host: str) -> bool:

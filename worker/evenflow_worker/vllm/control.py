@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -75,9 +75,11 @@ class ControlThread:
         closing.push_async_callback(runner.cleanup)
         problem = ""
         while not stop.is_set():
+            site = web.TCPSite(runner, self._access.host, self._wanted_port)
             try:
-                await web.TCPSite(runner, self._access.host, self._wanted_port).start()
+                await site.start()
             except OSError as error:
+                await site.stop()
                 if problem != str(error):
                     problem = str(error)
                     log.error(
@@ -87,7 +89,8 @@ class ControlThread:
                         error,
                         BIND_RETRY_SECONDS,
                     )
-                await asyncio.sleep(BIND_RETRY_SECONDS)
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), BIND_RETRY_SECONDS)
                 continue
             self.port = int(runner.addresses[-1][1])
             self.bound.set()

@@ -2,6 +2,13 @@
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Final
+
+HOOKS: Final = (
+    *("register", "predict", "enqueue", "cached", "evict", "finish"),
+    *("apply", "open", "gate", "close", "shutdown"),
+)
+"""Every guarded hook. Each has its series from the start: an alert on its increase would miss the first error else."""
 
 
 @dataclass(frozen=True, slots=True)

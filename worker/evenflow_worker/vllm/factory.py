@@ -95,4 +95,5 @@ def _start_control(scheduler: Any, vllm_config: Any, reason: str | None) -> None
     control = ControlThread(report, registry, AdminAccess.from_environment(host), port + index if port else 0, config)
     control.start()
     if hooks is not None:
+        hooks.at_shutdown.append(control.stop)
         hooks.take_config()

@@ -50,6 +50,7 @@ class Hooks:
             lambda reason, count: steering.events.append(FellBack(reason, count)),
             lambda batch, seconds: steering.events.append(ModelAsked(batch, seconds)),
         )
+        self.at_shutdown: list[Callable[[], None]] = [self.models.close]
         self._model_path: str | None = None
         self._accounted = 0
         self._in_pass = False
@@ -60,6 +61,14 @@ class Hooks:
         self._loading: list[Any] = []
         queue.enqueue = steering.enqueue
         scheduler.waiting = queue
+
+    def close(self) -> None:
+        """The engine shuts down; its process may go on and start another one."""
+        for end in self.at_shutdown:
+            try:
+                end()
+            except Exception:
+                self.steering.failed("shutdown")
 
     # ------------------------------------------------------------------ requests
 

@@ -80,5 +80,5 @@ class EvenflowScheduling(_Scheduler):
 
     def shutdown(self) -> None:
         if not isinstance(self.evenflow, str):
-            self.evenflow.models.close()
+            self.evenflow.close()
         super().shutdown()

@@ -11,7 +11,7 @@ from evenflow_worker.control.classes import exported_classes, listed
 from evenflow_worker.control.lengths import LengthObservations
 from evenflow_worker.control.settings import Settings
 from evenflow_worker.metrics import EngineFigures, WorkerMetrics
-from evenflow_worker.vllm.events import Completion, FellBack, HookFailed, Misrouted, ModelAsked
+from evenflow_worker.vllm.events import HOOKS, Completion, FellBack, HookFailed, Misrouted, ModelAsked
 from evenflow_worker.vllm.hooks import Hooks
 from evenflow_worker.vllm.record import record_of
 from evenflow_worker.vllm.steering import Steering
@@ -40,7 +40,14 @@ class EngineReport:
         self._fallbacks: Counter[str] = Counter()
         self.settings = Settings(self._offer)
         self._lengths.retain(exported_classes(self.settings.config))
-        self.metrics = WorkerMetrics(registry, self.settings, self.figures, engine=version, scheduler=self._kind)
+        self.metrics = WorkerMetrics(
+            registry,
+            self.settings,
+            self.figures,
+            engine=version,
+            scheduler=self._kind,
+            hooks=() if hooks is None else HOOKS,
+        )
 
     def _offer(self, config: WorkerConfig) -> None:
         if self._steering is not None:

@@ -56,8 +56,9 @@ class Steering:
         self._max_model_len = max_model_len
         self._cached_tokens = cached_tokens
         self.clock = clock
-        self.offered: deque[WorkerConfig] = deque()
-        """Configs that wait for the engine's next scheduling pass, the newest last."""
+        # Of any number that an idle engine is offered only the newest counts.
+        self.offered: deque[WorkerConfig] = deque(maxlen=1)
+        """The config that waits for the engine's next scheduling pass."""
         self._logged: set[str] = set()
         self._added = 0
         self._evicted = 0
