@@ -162,11 +162,14 @@ class Engine:
         await self._queue.run(self._reconciler, workers=self._settings.workers)
 
     async def _first_lists(self) -> None:
+        told = ""
         while not self._cache.synced:
             try:
                 await self._watchdog.catch_up()
             except ApiError as error:
-                log.warning("first lists: %s; trying again", error, extra=unless_outage(error))
+                if str(error) != told:
+                    told = str(error)
+                    log.warning("first lists: %s; trying again", told, extra=unless_outage(error))
                 await asyncio.sleep(CATCH_UP_AGAIN_SECONDS)
             else:
                 self._cache.synced = True

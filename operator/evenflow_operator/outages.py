@@ -1,10 +1,11 @@
-"""An outage of the API server in the log: one line when it begins and one when it is over.
+"""An outage of the API server in the log: one line when it begins and one when it is over; a missing permission: one.
 
 kopf has a long line for each try of each of its watches, and a traceback for each watch that gives up.
 """
 
 import asyncio
 import logging
+import math
 import re
 import threading
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,10 +17,14 @@ from evenflow_operator.ports import ApiError
 LOOK_SECONDS = 1.0
 """How often the API server is asked whether it is back."""
 LONGEST_LINE = 300
+REFUSED_AGAIN_SECONDS = 600.0
+"""After so long a permission that is still missing is told again."""
+MAX_REFUSALS = 100
 
 _UNANSWERED = "unanswered"
 _STARTING = "before all known HTTP paths have been installed"
 _TRIED = re.compile(r"Request attempt #\S+ failed; .*? -> (?P<error>.*)", re.DOTALL)
+_FORBIDDEN = re.compile(r"APIForbiddenError\((?P<quote>['\"])(?P<said>.*?)(?P=quote),", re.DOTALL)
 _CAUSES = (
     (_STARTING, "it is starting"),
     ("ConnectionRefusedError", "connection refused"),
@@ -47,12 +52,23 @@ class Outage(logging.Filter):
     def __init__(self) -> None:
         super().__init__()
         self._lock = threading.Lock()
+        self._refusals: dict[str, float] = {}
+        """When each was told last."""
         self.lasts = False
 
     def filter(self, record: logging.LogRecord) -> bool:
         if getattr(record, _UNANSWERED, False):
             return not self.lasts
-        if record.name.partition(".")[0] != "kopf" or record.levelno < logging.WARNING:
+        package = record.name.partition(".")[0]
+        if package not in ("kopf", "asyncio") or record.levelno < logging.WARNING:
+            return True
+        # asyncio tells what became of kopf's tasks.
+        refusal = _refusal(record)
+        if refusal is not None:
+            _say(record, f"a permission is missing: {refusal}; docs/kubernetes.md §8 lists what the operator needs")
+            record.exc_info = record.exc_text = None
+            return self._is_news(refusal, record.created)
+        if package != "kopf":
             return True
         cause = _cause(record)
         if cause is None:
@@ -64,6 +80,15 @@ class Outage(logging.Filter):
         _say(record, f"API server unreachable: {cause}; trying again")
         record.exc_info = record.exc_text = None
         return begins
+
+    def _is_news(self, refusal: str, now: float) -> bool:
+        with self._lock:
+            if now - self._refusals.get(refusal, -math.inf) < REFUSED_AGAIN_SECONDS:
+                return False
+            if len(self._refusals) >= MAX_REFUSALS:
+                self._refusals.clear()
+            self._refusals[refusal] = now
+            return True
 
     async def look(self, ask: Callable[[], Awaitable[object]]) -> None:
         """While an outage lasts, `ask` the API server until it answers; for ever."""
@@ -86,6 +111,16 @@ async def _answers(ask: Callable[[], Awaitable[object]]) -> bool:
     except ApiError as error:
         return 0 < error.status < 500
     return True
+
+
+def _refusal(record: logging.LogRecord) -> str | None:
+    """What the API server forbade, in its own words, if that is what the record is about."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        return str(error.args[0]) if getattr(error, "status", None) == 403 and error.args else None
+    tried = _TRIED.match(record.getMessage())
+    forbidden = None if tried is None else _FORBIDDEN.match(tried["error"])
+    return None if forbidden is None else forbidden["said"]
 
 
 def _cause(record: logging.LogRecord) -> str | None:

@@ -78,7 +78,8 @@ class Watches:
                 _run(self._once())
             except BaseException as error:
                 # A CancelledError of kopf's own, too: a thread that ends silently leaves the engine blind.
-                problem = f"{type(error).__name__}: {error}"
+                said = error.args[0] if error.args and isinstance(error.args[0], str) else error
+                problem = f"{type(error).__name__}: {said}"
             if self._stop.is_set():
                 return
             failures = 1 if time.monotonic() - started > HEALTHY_SECONDS else failures + 1

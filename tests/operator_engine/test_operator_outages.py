@@ -6,12 +6,15 @@ import sys
 from pathlib import Path
 
 import aiohttp
+import kopf._cogs.clients.errors as kopf_errors
 import pytest
 from cluster_kit import eventually, running, stage
 from engine_kit import travel
 
-from evenflow_operator.outages import Outage, unless_outage
+from evenflow_operator.outages import REFUSED_AGAIN_SECONDS, Outage, unless_outage
 from evenflow_operator.ports import ApiError
+
+REMEDY = "docs/kubernetes.md §8 lists what the operator needs"
 
 
 class Counting(Outage):
@@ -72,7 +75,7 @@ def test_the_cause_is_said_in_a_few_words(error: Exception, cause: str) -> None:
 
 def test_what_is_no_outage_stays_and_is_short() -> None:
     outage = Outage()
-    denied = "Request attempt #1/6 failed; will retry: GET https://h/a -> APIForbiddenError('no', {" + 900 * "x" + "})"
+    denied = "Request attempt #1/6 failed; will retry: GET https://h/a -> APIConflictError('no', {" + 900 * "x" + "})"
     told = said(outage, line(denied))
     assert told is not None
     assert told[1].startswith(denied[:100])
@@ -86,6 +89,27 @@ def test_what_is_no_outage_stays_and_is_short() -> None:
     ours = line("Request attempt #1 failed; -> ServerDisconnectedError()", "evenflow_operator.x")
     assert said(outage, ours) is not None
     assert not outage.lasts
+
+
+def test_a_missing_permission_is_one_short_line_with_the_remedy() -> None:
+    message = 'pods is forbidden: User "system:serviceaccount:a:b" cannot list resource "pods" in API group ""'
+    error = kopf_errors.APIForbiddenError({"message": message, "code": 403}, status=403, headers={})  # type: ignore[typeddict-item]
+    outage, told = Outage(), []
+    for number in range(1, 7):
+        tried = f"Request attempt #{number}/6 failed; will retry: GET https://h/api/v1/pods -> {error!r}"
+        told.append(said(outage, line(tried)))
+    gives_up = line(f"Watcher for pods has failed: {error}", "kopf._core.reactor", error)
+    told.append(said(outage, gives_up))
+    told.append(said(outage, line("Task exception was never retrieved", "asyncio", error)))
+    assert told[0] == ("ERROR", f"a permission is missing: {message}; {REMEDY}")
+    assert set(told[1:]) == {None}
+    assert gives_up.exc_info is None
+    assert (
+        said(outage, line("another", error=kopf_errors.APIForbiddenError("nodes", status=403, headers={}))) is not None
+    )
+    later = line(f"Watcher for pods has failed: {error}", error=error)
+    later.created += REFUSED_AGAIN_SECONDS
+    assert said(outage, later) == told[0]
 
 
 def test_an_api_server_that_starts_is_not_back_yet() -> None:
