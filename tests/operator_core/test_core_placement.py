@@ -1,3 +1,5 @@
+import gc
+import tracemalloc
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -7,6 +9,7 @@ from core_toy_cluster import CACHE, CHAT, CODE, ToyCluster, ready_cluster, spec_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenflow_contract.weights import LengthWeights
 from evenflow_operator.core.placement.search import (
     Demand,
     Problem,
@@ -284,3 +287,27 @@ def test_the_slots_of_a_scale_down_are_placed_among_those_that_stay() -> None:
     found = classes_of(cluster)
     assert all(sum(f"t{n}" in names for names in found.values()) >= 2 for n in TWELVE)
     assert replace(cluster.memory, caps={}).slots == frozenset(int(name[-1]) for name in found)
+
+
+def test_remembered_figures_keep_no_histograms() -> None:
+    """4,096 mixes with theirs would be more memory than an operator pod has."""
+    cache = SeverityCache()
+    lengths = range(1000, 3000)
+    cache.figures(((1.0, observed_law("warm", lengths)),), 430_000, 16, 131_072)
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(20):
+            cache.figures(((1.0, observed_law(f"d{number}", lengths)),), 430_000, 16, 131_072)
+        gc.collect()
+        kept = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert kept < 20 * len(lengths)
+    assert cache.misses == 21
+    cache.figures(((1.0, observed_law("d7", lengths)),), 430_000, 16, 131_072)
+    assert cache.misses == 21, "it is found again all the same"
+
+
+def observed_law(digest: str, lengths: range) -> ClassLaw:
+    return ClassLaw(512.0, 2000.0, 0.0, digest, LengthWeights(dict.fromkeys(lengths, 1.0)))

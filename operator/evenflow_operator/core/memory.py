@@ -95,7 +95,7 @@ class ObservedClass:
     prompt_tokens: float
     output_tokens: float
     digest: str
-    histogram: tuple[tuple[int, float], ...] = field(compare=False, repr=False)
+    histogram: Mapping[int, float] = field(compare=False, repr=False)
     """Output lengths and their shares, quantised so that noise doesn't make a new law; `digest` stands for it."""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenflow_contract.names import DEFAULT_CLASS
+from evenflow_contract.weights import LengthWeights
 from evenflow_contract.worker_state import ClassLengths
 from evenflow_model.lengths import MAX_TOKENS
 from evenflow_operator.api.spec import LLMServingPoolSpec, TrafficClass
@@ -108,11 +109,11 @@ def _pooled(parts: list[ClassLengths]) -> ObservedClass | None:
     histogram = _quantised(lengths, weights / total)
     if not histogram:
         return None
-    digest = hashlib.sha256(repr(histogram).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr(tuple(histogram.items())).encode()).hexdigest()[:16]
     return ObservedClass(completed, total, prompt, float(lengths @ weights) / total, digest, histogram)
 
 
-def _quantised(lengths: NDArray[np.int64], shares: FloatArray) -> tuple[tuple[int, float], ...]:
+def _quantised(lengths: NDArray[np.int64], shares: FloatArray) -> LengthWeights:
     points: dict[int, float] = {}
     spikes = shares >= SPIKE_SHARE
     for length, share in zip(lengths[spikes].tolist(), shares[spikes].tolist(), strict=True):
@@ -127,4 +128,4 @@ def _quantised(lengths: NDArray[np.int64], shares: FloatArray) -> tuple[tuple[in
         inside = sorted({int(x) for x in np.linspace(first, last, min(POINTS_PER_BIN, last - first + 1))})
         for length in inside:
             points[length] = points.get(length, 0.0) + share / len(inside)
-    return tuple(sorted(points.items()))
+    return LengthWeights(points)

@@ -2,7 +2,8 @@
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class ClassLaw:
     output_tokens: float
     spread_percent: float
     digest: str = ""
-    histogram: tuple[tuple[int, float], ...] = field(default=(), compare=False, repr=False)
+    histogram: Mapping[int, float] = field(default_factory=dict, compare=False, repr=False)
 
 
 MixKey = tuple[tuple[float, ClassLaw], ...]
@@ -65,7 +66,9 @@ class SeverityCache:
             return found
         self.misses += 1
         computed = _compute(mix, kv_tokens, block_size, max_output)
-        self._figures[key] = computed
+        # Thousands of mixes with their histograms would be gigabytes: a mix is found again by their digests.
+        slim = tuple((share, replace(law, histogram={})) for share, law in mix)
+        self._figures[slim, kv_tokens, block_size, max_output] = computed
         if len(self._figures) > self._capacity:
             self._figures.popitem(last=False)
         return computed
@@ -97,7 +100,7 @@ def length_mix(classes: MixKey, max_output: int) -> LengthMix:
         rows = [(share, law.prompt_tokens, law.output_tokens, law.spread_percent) for share, law in declared]
         parts.append((math.fsum(share for share, _ in declared), LengthMix.from_classes(rows, max_output=max_output)))
     if observed:
-        counted = [(share, law.prompt_tokens, dict(law.histogram)) for share, law in observed]
+        counted = [(share, law.prompt_tokens, law.histogram) for share, law in observed]
         parts.append((math.fsum(share for share, _ in observed), LengthMix.from_histogram(counted)))
     if len(parts) == 1:
         return parts[0][1]
