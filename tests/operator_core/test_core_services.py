@@ -53,6 +53,18 @@ def test_the_service_of_a_removed_class_leads_to_every_pod_for_a_while_and_then_
     assert sorted(cluster.services) == ["llama", "llama-chat"]
 
 
+def test_a_service_that_waits_for_a_finalizer_is_neither_deleted_again_nor_written() -> None:
+    cluster = ready_cluster(rollout={"drainTimeoutSeconds": 0})
+    cluster.change(trafficClasses=[CHAT])
+    for name in ("llama-chat", "llama-code"):
+        cluster.services[name] = replace(cluster.services[name], deleting=True, selector={})
+    plan = cluster.decide()
+    assert put(plan) == []
+    assert not [c for c in plan.commands if isinstance(c, DeleteService)]
+    del cluster.services["llama-chat"]
+    assert put(cluster.decide()) == ["llama-chat"]
+
+
 def test_a_class_that_comes_back_in_time_gets_its_service_once_a_pod_serves_it() -> None:
     cluster = ready_cluster()
     before = cluster.services["llama-code"]

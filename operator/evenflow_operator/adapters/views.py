@@ -138,6 +138,7 @@ def service_view(obj: Any) -> ServiceView | None:
         selector={str(key): str(value) for key, value in _mapping(spec, "selector").items()},
         ports=tuple(_port(port) for port in _sequence(spec, "ports") if isinstance(port, Mapping)),
         class_removed=_time(_mapping(meta, "annotations").get(labels.CLASS_REMOVED)),
+        deleting=bool(meta.get("deletionTimestamp")),
         orphan=tags.get(labels.MANAGED_BY) == labels.MANAGER and not _sequence(meta, "ownerReferences"),
     )
 

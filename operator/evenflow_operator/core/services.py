@@ -45,7 +45,8 @@ def services(situation: Situation) -> ServicePlan:
     conflicts = tuple(
         name for name, purpose in wanted.items() if name in existing and not _ours(situation, existing[name], purpose)
     )
-    surplus = [view for view in snapshot.services if view.owner_uid == snapshot.uid and view.name not in wanted]
+    own = [view for view in snapshot.services if view.owner_uid == snapshot.uid and not view.deleting]
+    surplus = [view for view in own if view.name not in wanted]
     steps = [
         _kept(situation, name, traffic_class, existing.get(name))
         for name, traffic_class in wanted.items()
@@ -70,6 +71,8 @@ def _kept(situation: Situation, name: str, traffic_class: str, view: ServiceView
         message = f"create Service {name} for class {traffic_class}"
         why = decision(DecisionType.CREATE_SERVICE, DecisionReason.SERVICE_MISSING, message, service=name)
         return PutService(manifest), why
+    if view.deleting:
+        return None
     put = PutService(manifest, view.uid, view.resource_version)
     if view.class_removed is not None:
         if not _served(situation, traffic_class):

@@ -76,6 +76,8 @@ class ServiceView:
     ports: tuple[ServicePort, ...]
     class_removed: float | None = None
     """Since when its class is gone from the spec, as the operator noted it."""
+    deleting: bool = False
+    """Whether it only waits for a finalizer of somebody else's, such as a load balancer's."""
     orphan: bool = False
     """Made by the operator and without any owner: its pool was deleted without what belongs to it."""
 
