@@ -211,3 +211,11 @@ def test_too_few_gpus_show_in_conditions_and_are_waited_for() -> None:
     assert conditions["ScalingLimited"]["status"] == "True"
     assert cluster.status["readyReplicas"] == 2
     assert cluster.decide().commands == ()
+
+
+def test_a_sample_comes_before_a_pool_is_looked_at_without_one() -> None:
+    cluster = ready_cluster(replicas=2, metrics={"intervalSeconds": 10})
+    cluster.settle()
+    pause = cluster.decide().requeue_after
+    assert pause is not None
+    assert 10.5 < pause < 20, "samples come at 0.95 to 1.05 intervals"

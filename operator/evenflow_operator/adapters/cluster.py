@@ -1,7 +1,7 @@
 """The Cluster port over the Kubernetes API."""
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from evenflow_contract import labels
@@ -17,6 +17,8 @@ from evenflow_operator.adapters.kube import (
 from evenflow_operator.api.names import GROUP, PLURAL, SCALE_MANAGER, VERSION
 from evenflow_operator.core.snapshot import PodView, ServiceView
 from evenflow_operator.ports import ApiError, Identity, Kind, PodRecord, PoolRecord, Record
+
+T = TypeVar("T")
 
 METADATA_ONLY = f"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{JSON}"
 PAGE = 500
@@ -82,8 +84,7 @@ class KubeCluster:
         )
 
     async def list_pods(self, namespace: str, pool: str) -> list[PodView]:
-        items = await self._list("pods", namespace, selector=f"{labels.POOL}={pool}")
-        return [view for view in map(views.pod_view, items) if view is not None]
+        return await self._list("pods", namespace, views.pod_view, selector=f"{labels.POOL}={pool}")
 
     async def get_pod(self, namespace: str, name: str) -> PodRecord | None:
         obj = await self._get("pods", namespace, name)
@@ -132,13 +133,11 @@ class KubeCluster:
 
     async def list_records(self, kind: Kind, namespace: str | None) -> list[Record]:
         selector = labels.POOL if kind in _LABELLED else None
-        items = await self._list(kind, namespace, selector=selector)
-        return [record for record in map(_RECORDS[kind], items) if record is not None]
+        return await self._list(kind, namespace, _RECORDS[kind], selector=selector)
 
     async def list_identities(self, kind: Kind, namespace: str | None) -> list[Identity]:
         selector = labels.POOL if kind in _LABELLED else None
-        items = await self._list(kind, namespace, selector=selector, accept=METADATA_ONLY)
-        return [entry for entry in map(views.identity, items) if entry is not None]
+        return await self._list(kind, namespace, views.identity, selector=selector, accept=METADATA_ONLY)
 
     async def _get(self, kind: Kind, namespace: str, name: str) -> Mapping[str, Any] | None:
         try:
@@ -150,9 +149,16 @@ class KubeCluster:
         return obj if isinstance(obj, Mapping) else None
 
     async def _list(
-        self, kind: Kind, namespace: str | None, *, selector: str | None, accept: str = JSON
-    ) -> Iterable[Any]:
-        items: list[Any] = []
+        self,
+        kind: Kind,
+        namespace: str | None,
+        parse: Callable[[Any], T | None],
+        *,
+        selector: str | None,
+        accept: str = JSON,
+    ) -> list[T]:
+        """What can be read, page by page: whole objects of a large cluster would be hundreds of megabytes."""
+        found: list[T] = []
         token = ""
         while True:
             query = [("limit", str(PAGE))]
@@ -163,10 +169,10 @@ class KubeCluster:
             page = await self._client.request(
                 "GET", _path(kind, namespace), query=query, accept=accept, timeout=LIST_TIMEOUT_SECONDS
             )
-            items.extend(page.get("items") or ())
+            found += [one for one in map(parse, page.get("items") or ()) if one is not None]
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
-                return items
+                return found
 
 
 def _path(kind: Kind, namespace: str | None, name: str | None = None, subresource: str | None = None) -> str:

@@ -5,6 +5,9 @@ from evenflow_operator.core.slots.survey import Situation
 
 DRAIN_POLL_SECONDS = 1.0
 SHORTEST_SECONDS = 0.2
+WITHOUT_SAMPLE = 1.25
+"""Intervals after which a pool is looked at although no new sample had it looked at: later than a sample can be, or
+else most pools would be looked at twice."""
 
 
 def requeue_after(situation: Situation, outcome: Outcome, status_due: float | None) -> float | None:
@@ -12,7 +15,7 @@ def requeue_after(situation: Situation, outcome: Outcome, status_due: float | No
     interval = float(situation.spec.metrics.interval_seconds)
     due: list[float] = [] if status_due is None else [status_due]
     if situation.filling or outcome.refill.waiting_for_gpus:
-        due.append(interval)
+        due.append(WITHOUT_SAMPLE * interval)
     due += [outcome.refill.backoff[slot].until - situation.now for slot in outcome.refill.backing_off]
     if outcome.services.due is not None:
         due.append(outcome.services.due)
