@@ -1,5 +1,6 @@
 """Requests whose KV comes from another engine, or goes there: disaggregated prefill, and sessions that hold memory."""
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,4 +144,64 @@ def test_a_finished_request_whose_memory_is_being_sent_waits_for_nothing(model_d
     assert report.state().in_flight == {"short": 1, "long": 0, "default": 0}
     step(made, sent=("sent",))
     assert "sent" not in made.scheduler.requests
+    no_hook_failed(made)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_random_loads_and_sends_lose_nothing(model_dir: Path, seed: int) -> None:
+    source = random.Random(seed)
+    longest, block = source.choice((60, 150, 300)), source.choice((4, 16))
+    blocks = max(source.choice((12, 30, 100)), -(-longest // block) + 1)
+    made = decoder(
+        model_dir,
+        num_blocks=blocks + 1,
+        block_size=block,
+        max_model_len=longest,
+        max_num_seqs=source.choice((1, 3, 16)),
+        max_num_batched_tokens=source.choice((64, 256)),
+        caching=source.random() < 0.5,
+    )
+    scheduler, remote = made.scheduler, made.scheduler.connector
+    remote.sends = source.random() < 0.5
+    aborted: set[str] = set()
+    arrived: set[str] = set()
+
+    def transfer(likely: float) -> None:
+        loading = [name for name in remote.loading if name in scheduler.requests and name not in arrived]
+        sending = [n for n, r in scheduler.requests.items() if r.is_finished() and n not in loading and remote.sends]
+        received = tuple(name for name in loading if source.random() < likely)
+        arrived.update(received)
+        step(made, received=received, sent=tuple(name for name in sending if source.random() < likely))
+
+    for _ in range(source.randint(20, 120)):
+        choice = source.random()
+        if choice < 0.35:
+            prompt, name = source.randint(2, longest - 2), f"r{len(made.outputs)}"
+            elsewhere = source.choice((0, prompt, source.randint(1, prompt)))
+            output = min(source.randint(1, longest - prompt), 60)
+            add_remote(made, name, prompt, output, elsewhere, traffic_class=source.choice(("short", "long")))
+        elif choice < 0.40:
+            alive = sorted(name for name, request in scheduler.requests.items() if not request.is_finished())
+            names = source.sample(alive, min(len(alive), 2))
+            aborted.update(names)
+            made.abort(names)
+        elif choice < 0.45:
+            cap = Admission("Limited", source.choice(("Requests", "Volume")), source.choice((0.03, 0.9, 2.5)), 0.01)
+            policy = source.choice(("SVF", "FCFS"))
+            made.scheduler.evenflow.steering.offer(
+                replace(SVF, policy=policy, admission=source.choice((cap, Admission())))
+            )
+        else:
+            transfer(0.3)
+    for _ in range(5000):
+        if not scheduler.requests:
+            break
+        transfer(1.0)
+    assert not scheduler.requests, "a request waits for ever"
+    assert made.free_blocks == blocks, "a block leaked"
+    assert len(made.finished) == len(set(made.finished))
+    assert set(made.finished) | aborted == set(made.outputs)
+    counters = scheduler.evenflow.steering.counters
+    assert counters.completed.total() == len(made.finished)
+    assert counters.completed.total() <= counters.admitted_new.total() <= len(made.outputs)
     no_hook_failed(made)
