@@ -61,6 +61,8 @@ class Cache:
         self._foreign: dict[Key, dict[str, ServiceView]] = {}
         self._tombstones: OrderedDict[str, str] = OrderedDict()
         self._gone_nodes: OrderedDict[str, None] = OrderedDict()
+        self._nodes: tuple[frozenset[str], frozenset[str]] | None = None
+        """Names of nodes, alive and lost, until one changes: every pass of every pool asks for them."""
         self._order = 0
         self.synced = False
         """True once the first complete lists of pools and pods have been seen: nothing is decided before."""
@@ -105,6 +107,7 @@ class Cache:
             self._detach(entry)
             self._tell(entry.key)
             if isinstance(entry.record, NodeRecord):
+                self._nodes = None
                 self._gone_nodes[entry.record.name] = None
                 while len(self._gone_nodes) > TOMBSTONES:
                     self._gone_nodes.popitem(last=False)
@@ -199,12 +202,16 @@ class Cache:
         Empty where nodes aren't watched (namespaced mode), and when all of them are silent: then it is the control
         plane that doesn't hear them, and there is no place for a replacement.
         """
-        nodes = [entry.record for entry in self._entries["nodes"].values() if isinstance(entry.record, NodeRecord)]
-        alive = {node.name for node in nodes if not node.lost}
+        alive, lost = self._nodes = self._nodes or self._node_names()
         if not alive:
             return frozenset()
-        lost = {node.name for node in nodes if node.lost} | self._gone_nodes.keys()
         return frozenset(pod.node for pod in self.pods(key) if pod.node in lost and pod.node not in alive)
+
+    def _node_names(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Of nodes that are heard, and of those that are silent or went."""
+        nodes = [entry.record for entry in self._entries["nodes"].values() if isinstance(entry.record, NodeRecord)]
+        alive = frozenset(node.name for node in nodes if not node.lost)
+        return alive, frozenset(node.name for node in nodes if node.lost) | self._gone_nodes.keys()
 
     def counts(self) -> Mapping[Kind, int]:
         return {kind: len(entries) for kind, entries in self._entries.items()}
@@ -214,7 +221,9 @@ class Cache:
     def _attach(self, record: Record, key: Key | None) -> None:
         if isinstance(record, PoolRecord):
             self._pools[record.key] = record
-        elif isinstance(record, NodeRecord) or key is None:
+        elif isinstance(record, NodeRecord):
+            self._nodes = None
+        elif key is None:
             return
         else:
             members = self._members.setdefault(key, _Members())
