@@ -1,5 +1,5 @@
 import gc
-import tracemalloc
+import weakref
 from dataclasses import replace
 from itertools import product
 from typing import Any
@@ -9,7 +9,6 @@ from core_toy_cluster import CACHE, CHAT, CODE, ToyCluster, ready_cluster, spec_
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenflow_contract.weights import LengthWeights
 from evenflow_operator.core.placement.search import (
     Demand,
     Problem,
@@ -289,25 +288,23 @@ def test_the_slots_of_a_scale_down_are_placed_among_those_that_stay() -> None:
     assert replace(cluster.memory, caps={}).slots == frozenset(int(name[-1]) for name in found)
 
 
+class Histogram(dict[int, float]):
+    """One whose end can be seen."""
+
+
 def test_remembered_figures_keep_no_histograms() -> None:
     """4,096 mixes with theirs would be more memory than an operator pod has."""
     cache = SeverityCache()
-    lengths = range(1000, 3000)
-    cache.figures(((1.0, observed_law("warm", lengths)),), 430_000, 16, 131_072)
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for number in range(20):
-            cache.figures(((1.0, observed_law(f"d{number}", lengths)),), 430_000, 16, 131_072)
-        gc.collect()
-        kept = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert kept < 20 * len(lengths)
-    assert cache.misses == 21
-    cache.figures(((1.0, observed_law("d7", lengths)),), 430_000, 16, 131_072)
-    assert cache.misses == 21, "it is found again all the same"
 
+    def ask(histogram: Histogram) -> None:
+        law = ClassLaw(512.0, 150.0, 0.0, "digest", histogram)
+        cache.figures(((1.0, law),), 430_000, 16, 131_072)
 
-def observed_law(digest: str, lengths: range) -> ClassLaw:
-    return ClassLaw(512.0, 2000.0, 0.0, digest, LengthWeights(dict.fromkeys(lengths, 1.0)))
+    histogram = Histogram(dict.fromkeys(range(100, 200), 1.0))
+    kept = weakref.ref(histogram)
+    ask(histogram)
+    del histogram
+    gc.collect()
+    assert kept() is None
+    ask(Histogram({150: 1.0}))
+    assert cache.misses == 1, "it is found again by the digest"
