@@ -46,7 +46,7 @@ def registry():
 
 @pytest.fixture
 def metrics(registry, settings):
-    return WorkerMetrics(registry, settings, lambda: FIGURES, engine="test 1")
+    return WorkerMetrics(registry, settings, lambda: FIGURES, lambda: settings.config, engine="test 1")
 
 
 def families(registry):

@@ -83,8 +83,10 @@ def test_a_busy_engine_is_so_only_when_it_took_it(parts: Parts) -> None:
     parts.scheduler.unfinished = 1
     parts.report.settings.apply(CONFIG.to_json(), Source.FILE)
     assert parts.report.state().applied_generation == 0
+    assert parts.registry.get_sample_value("evenflow_applied_generation") == 0
     assert parts.steering.take_offered()
     assert parts.report.state().applied_generation == 4
+    assert parts.registry.get_sample_value("evenflow_applied_generation") == 4
 
 
 def test_a_config_that_the_engine_could_not_take_is_not_reported(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +98,7 @@ def test_a_config_that_the_engine_could_not_take_is_not_reported(parts: Parts, m
     with pytest.raises(RuntimeError):
         parts.steering.take_offered()
     assert parts.report.state().applied_generation == 0
+    assert parts.registry.get_sample_value("evenflow_applied_generation") == 0
 
 
 def test_events_reach_lengths_and_metrics(parts: Parts) -> None:

@@ -112,10 +112,11 @@ class EngineFigures:
 
 
 class WorkerMetrics(Collector):
-    """Registers itself on `registry`. `figures` is called at each scrape, so it must be cheap and thread-safe.
+    """Registers itself on `registry`. `figures` is called at each scrape, so it must be cheap and thread-safe; so is
+    `in_force`, the config by which the engine schedules, which may be older than the accepted one.
 
-    It answers None where nothing of ours counts, under stock scheduling: those series are then absent, because a zero
-    that never moves would say that the engine stands still.
+    `figures` answers None where nothing of ours counts, under stock scheduling: those series are then absent, because
+    a zero that never moves would say that the engine stands still.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class WorkerMetrics(Collector):
         registry: CollectorRegistry,
         settings: Settings,
         figures: Callable[[], EngineFigures | None],
+        in_force: Callable[[], WorkerConfig],
         *,
         engine: str,
         scheduler: str = "evenflow",
@@ -130,6 +132,7 @@ class WorkerMetrics(Collector):
     ) -> None:
         self._settings = settings
         self._figures = figures
+        self._in_force = in_force
         self._info = {"engine": engine, "scheduler": scheduler}
         self._misrouted = 0
         self._prompt: dict[str, Buckets] = {}
@@ -167,13 +170,13 @@ class WorkerMetrics(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]:
         figures = self._figures()
-        config = self._settings.config
+        config, in_force = self._settings.config, self._in_force()
         classes = exported_classes(config)
-        yield _gauge(names.APPLIED_GENERATION, "Generation of the worker config in force.", config.generation)
+        yield _gauge(names.APPLIED_GENERATION, "Generation of the worker config in force.", in_force.generation)
         if figures is not None:
             yield from self._by_class(figures, config, classes)
             yield from _memory_and_steps(figures)
-            yield from _caps(config)
+            yield from _caps(in_force)
             yield from self._lengths(classes)
             yield from self._predictor(figures.predictor_fallbacks)
             yield _counter(
@@ -181,7 +184,7 @@ class WorkerMetrics(Collector):
             )
         yield _counter(names.CONFIG_REFUSED, "Worker configs refused.", self._settings.refused_total)
         yield _labelled(names.HOOK_ERRORS, "Exceptions swallowed by guarded hooks.", "hook", self._hook_errors)
-        yield self._scheduler_info(config)
+        yield self._scheduler_info(in_force)
 
     def _by_class(
         self, figures: EngineFigures, config: WorkerConfig, classes: Sequence[str]

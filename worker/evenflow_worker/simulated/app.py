@@ -60,7 +60,10 @@ class SimulatedEngine:
         self.clock = EngineClock(options.time_scale)
         self.runner = EngineRunner(core, self.clock, version=name, max_num_queued=options.max_num_queued)
         engine_registry, self.admin_registry = CollectorRegistry(), CollectorRegistry()
-        metrics = WorkerMetrics(self.admin_registry, self.runner.settings, self.runner.figures, engine=name)
+        settings = self.runner.settings
+        metrics = WorkerMetrics(
+            self.admin_registry, settings, self.runner.figures, lambda: settings.config, engine=name
+        )
         LagMetrics(self.admin_registry, self.clock, core)
         self.runner.observe_with(VllmMetrics(engine_registry, core, options.model_names[0]), metrics)
         self.api = ApiServer(

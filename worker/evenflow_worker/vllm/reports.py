@@ -44,6 +44,7 @@ class EngineReport:
             registry,
             self.settings,
             self.figures,
+            self._in_force,
             engine=version,
             scheduler=self._kind,
             hooks=() if hooks is None else HOOKS,
