@@ -268,7 +268,8 @@ def _worker(registry: CollectorRegistry) -> None:
         predictor_fallbacks={"failed": 1},
         kv_usage_peaks=dict.fromkeys(names.PEAK_WINDOWS_SECONDS, 0.0),
     )
-    metrics = WorkerMetrics(registry, Settings(lambda _: None), lambda: figures, engine="engine")
+    settings = Settings(lambda _: None)
+    metrics = WorkerMetrics(registry, settings, lambda: figures, lambda: settings.config, engine="engine")
     metrics.hook_failed("hook")
 
 
