@@ -169,6 +169,56 @@ def test_starts_are_rate_limited_after_a_burst() -> None:
     assert times[-1] == pytest.approx(1.0, abs=0.15)
 
 
+def test_a_key_that_always_comes_back_is_slowed_down_and_no_other_one() -> None:
+    async def work() -> tuple[list[float], list[float]]:
+        keys = queue(key_rate=2.0, key_burst=10.0)
+        times: dict[str, list[float]] = {"undone": [], "calm": []}
+        start = asyncio.get_running_loop().time()
+
+        async def handle(key: str, waited: float) -> None:
+            times[key].append(asyncio.get_running_loop().time() - start)
+            await asyncio.sleep(0.01)
+            if key == "undone":
+                keys.add(key)
+
+        task = asyncio.create_task(keys.run(handle, workers=2))
+        keys.add("undone")
+        for _ in range(4):
+            await asyncio.sleep(15)
+            keys.add("calm")
+        await asyncio.sleep(1)
+        task.cancel()
+        return times["undone"], times["calm"]
+
+    undone, calm = travel(work)
+    assert undone[9] < 0.2
+    assert 10 + 2 * 60 <= len(undone) <= 10 + 2 * 62
+    assert max(later - earlier for earlier, later in itertools.pairwise(undone)) <= 0.52
+    assert calm == pytest.approx([15.0, 30.0, 45.0, 60.0])
+
+
+def test_a_key_that_rested_may_come_often_again() -> None:
+    async def work() -> list[float]:
+        keys = queue(key_rate=2.0, key_burst=3.0)
+        times: list[float] = []
+        start = asyncio.get_running_loop().time()
+
+        async def handle(key: str, waited: float) -> None:
+            times.append(asyncio.get_running_loop().time() - start)
+            if len(times) % 5:
+                keys.add(key)
+
+        task = asyncio.create_task(keys.run(handle, workers=1))
+        keys.add("a")
+        await asyncio.sleep(20)
+        keys.add("a")
+        await asyncio.sleep(20)
+        task.cancel()
+        return times
+
+    assert travel(work) == pytest.approx([0.0, 0.0, 0.0, 0.5, 1.0, 20.0, 20.0, 20.0, 20.5, 21.0], abs=0.01)
+
+
 def test_a_full_queue_refuses_and_counts() -> None:
     async def work() -> None:
         keys = queue(bound=2)

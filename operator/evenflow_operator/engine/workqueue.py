@@ -1,6 +1,7 @@
 """A keyed work queue: each key waits at most once, is worked on by one worker at a time, and fails with back-off.
 
 As client-go's: a key added while it is being processed is processed once more afterwards, so no change is ever lost.
+Each key has a pace of its own besides: somebody who undoes what a pass did brings the key back at once, for ever.
 """
 
 import asyncio
@@ -15,6 +16,9 @@ from typing import Generic, TypeVar
 from evenflow_operator.ports import Clock
 
 K = TypeVar("K", bound=Hashable)
+
+SHORTEST_PAUSE = 0.001
+"""Seconds: what is left of a pause by rounding is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,8 @@ class Retry(Exception):
 
 
 class WorkQueue(Generic[K]):
-    """`rate` keys per second may start, in bursts of `burst`; at most `bound` keys are held."""
+    """`rate` keys per second may start, in bursts of `burst`; one key `key_rate` and `key_burst` times. At most `bound`
+    keys are held."""
 
     def __init__(
         self,
@@ -48,6 +53,8 @@ class WorkQueue(Generic[K]):
         backoff: Backoff = Backoff(),
         rate: float = 500.0,
         burst: float = 1000.0,
+        key_rate: float = 2.0,
+        key_burst: float = 60.0,
         bound: int = 100_000,
     ) -> None:
         self._clock = clock
@@ -55,9 +62,13 @@ class WorkQueue(Generic[K]):
         self._backoff = backoff
         self._rate = rate
         self._burst = burst
+        self._key_rate = key_rate
+        self._key_burst = key_burst
         self._bound = bound
         self._tokens = burst
         self._refilled = clock.monotonic()
+        self._rested: dict[K, float] = {}
+        """When a key may start `key_burst` times at once again."""
         self._ready: deque[K] = deque()
         self._waiting: dict[K, float] = {}
         self._dirty_again: set[K] = set()
@@ -80,6 +91,10 @@ class WorkQueue(Generic[K]):
             self._dirty_again.add(key)
             return True
         if key in self._waiting:
+            return True
+        pause = self._key_pause(key)
+        if pause > SHORTEST_PAUSE:
+            self.add_after(key, pause)
             return True
         if len(self._waiting) >= self._bound:
             self.refused += 1
@@ -105,6 +120,7 @@ class WorkQueue(Generic[K]):
         """Drop a key's failures and its later dates, because it no longer exists."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
+        self._rested.pop(key, None)
 
     def failures(self, key: K) -> int:
         return self._failures.get(key, 0)
@@ -157,10 +173,16 @@ class WorkQueue(Generic[K]):
                 continue
             self._tokens -= 1.0
             key = self._ready.popleft()
-            self._active[key] = self._clock.monotonic()
+            now = self._active[key] = self._clock.monotonic()
+            self._rested[key] = max(now, self._rested.get(key, now)) + 1.0 / self._key_rate
             # Whatever date was set is served by this pass.
             self._due.pop(key, None)
             return key, self._clock.monotonic() - self._waiting.pop(key)
+
+    def _key_pause(self, key: K) -> float:
+        """Seconds until the key may start again."""
+        rested = self._rested.get(key)
+        return 0.0 if rested is None else rested - self._clock.monotonic() - (self._key_burst - 1.0) / self._key_rate
 
     def _pause(self) -> float:
         now = self._clock.monotonic()
