@@ -66,6 +66,7 @@ class Steering:
         self._rekeyed_s = clock()
         self._rekeyed_step = 0
         self._recomputing: dict[Any, None] = {}
+        self._ordering = Ordering.from_config(self.config, max_model_len)
         self.apply(self.config)
 
     # ------------------------------------------------------------------ control
@@ -86,11 +87,13 @@ class Steering:
 
     def apply(self, config: WorkerConfig) -> None:
         """Take a config live: the queue is re-keyed, running requests keep their memory."""
-        self._ordering = Ordering.from_config(config, self._max_model_len)
+        ordering = Ordering.from_config(config, self._max_model_len)
         self.bucket.configure(config.admission)
         self.predictor.configure(config)
-        for request in self.queue:
-            self._measure(request)
+        if ordering != self._ordering:
+            self._ordering = ordering
+            for request in self.queue:
+                self._measure(request)
         self._rekey(self.clock())
         self.config = config
 
