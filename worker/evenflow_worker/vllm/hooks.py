@@ -232,8 +232,6 @@ class Hooks:
 
     def take_config(self) -> None:
         """Put an offered config in force now; in the engine's thread only."""
-        if not self.steering.offered:
-            return
         try:
             if self.steering.take_offered():
                 self._apply_to_vllm(self.steering.config)

@@ -77,12 +77,9 @@ class Steering:
 
     def take_offered(self) -> bool:
         """In the engine's thread: put the newest offered config in force. False if there was none."""
-        newest: WorkerConfig | None = None
-        while self.offered:
-            newest = self.offered.popleft()
-        if newest is None:
+        if not self.offered:
             return False
-        self.apply(newest)
+        self.apply(self.offered.popleft())
         return True
 
     def apply(self, config: WorkerConfig) -> None:
